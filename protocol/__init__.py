@@ -1,0 +1,1 @@
+"""Messages, codec, errors and the client library of dflashd."""

@@ -1,0 +1,1 @@
+"""The daemon: configuration, core, shell and command line of dflashd."""

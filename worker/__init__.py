@@ -1,0 +1,1 @@
+"""The model process of dflashd: engine, caches, registry, checkpoints."""
