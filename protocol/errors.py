@@ -48,3 +48,15 @@ class DflashError(Exception):
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"
+
+
+class Malformed(DflashError):
+    """A message that was refused; answer it with Failed to ``request_id`` (None: unreadable)."""
+
+    def __init__(self, code: ErrorCode, message: str, request_id: bytes | None = None) -> None:
+        super().__init__(code, message)
+        self.request_id = request_id
+
+
+class Stranger(DflashError):
+    """A message without our signature: drop and count it, do not answer."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from .errors import ErrorCode
+from .errors import DflashError, ErrorCode
 
 WINDOW_CHUNKS = 64
 """Chunks a sender may have in flight before it needs new credit."""
@@ -31,24 +31,28 @@ Sentence = Annotated[str, Meta(max_length=4096)]
 Text = Annotated[str, Meta(max_length=16 * 2**20)]
 
 
-class Header(Struct, frozen=True, kw_only=True, tag_field="kind"):
+# Defaults are not sent: a peer that lacks a newer field only minds if the field is used.
+# A default is therefore part of the contract and never changes.
+
+
+class Header(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
     """Base of all headers; unknown optional fields of a header are ignored."""
 
 
-class Body(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Body(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Base of all bodies; an unknown field of a body is refused, never ignored."""
 
 
 # --- client to supervisor, requests socket ---------------------------------------------------
 
 
-class Hello(Header, tag="hello", kw_only=True):
+class Hello(Header, tag="hello", frozen=True, kw_only=True):
     """First message of a connection; answered by :class:`Welcome`, and again whenever repeated."""
 
     client: Annotated[str, Meta(max_length=128)] = ""
 
 
-class Generate(Header, tag="generate", kw_only=True):
+class Generate(Header, tag="generate", frozen=True, kw_only=True):
     """Ask for one completion; body: :class:`GenerateBody`. Ends in exactly one Done or Failed."""
 
     id: RequestId
@@ -57,14 +61,14 @@ class Generate(Header, tag="generate", kw_only=True):
     deadline_ms: Milliseconds | None = None
 
 
-class AddCredit(Header, tag="credit", kw_only=True):
+class AddCredit(Header, tag="credit", frozen=True, kw_only=True):
     """Allow ``chunks`` more chunks of request ``id`` (client to supervisor to worker)."""
 
     id: RequestId
     chunks: Credit
 
 
-class Cancel(Header, tag="cancel", kw_only=True):
+class Cancel(Header, tag="cancel", frozen=True, kw_only=True):
     """Stop request ``id``; it ends in Failed(cancelled) unless it had ended already."""
 
     id: RequestId
@@ -73,20 +77,20 @@ class Cancel(Header, tag="cancel", kw_only=True):
 # --- client to supervisor, control socket ----------------------------------------------------
 
 
-class Status(Header, tag="status", kw_only=True):
+class Status(Header, tag="status", frozen=True, kw_only=True):
     """Ask for a :class:`Snapshot`. Never loads a model and never resets an idle clock."""
 
     id: RequestId
 
 
-class Spawn(Header, tag="spawn", kw_only=True):
+class Spawn(Header, tag="spawn", frozen=True, kw_only=True):
     """Load ``model`` now; Event(progress) while it loads, Done when it is ready."""
 
     id: RequestId
     model: Name
 
 
-class Retire(Header, tag="retire", kw_only=True):
+class Retire(Header, tag="retire", frozen=True, kw_only=True):
     """Unload ``model``: drain its requests first, or with ``now`` fail them; Done when gone."""
 
     id: RequestId
@@ -94,7 +98,7 @@ class Retire(Header, tag="retire", kw_only=True):
     now: bool = False
 
 
-class Shutdown(Header, tag="shutdown", kw_only=True):
+class Shutdown(Header, tag="shutdown", frozen=True, kw_only=True):
     """Stop the daemon; ``now`` skips the drain. Done is sent before the sockets close."""
 
     id: RequestId
@@ -104,7 +108,7 @@ class Shutdown(Header, tag="shutdown", kw_only=True):
 # --- supervisor to client --------------------------------------------------------------------
 
 
-class Welcome(Header, tag="welcome", kw_only=True):
+class Welcome(Header, tag="welcome", frozen=True, kw_only=True):
     """Answer to :class:`Hello`: who serves, and its limits."""
 
     instance: Annotated[str, Meta(max_length=64)]
@@ -112,7 +116,7 @@ class Welcome(Header, tag="welcome", kw_only=True):
     window: Credit = WINDOW_CHUNKS
 
 
-class Accepted(Header, tag="accepted", kw_only=True):
+class Accepted(Header, tag="accepted", frozen=True, kw_only=True):
     """The request is ours; sent again when what it waits for changes. ``position`` 0: running."""
 
     id: RequestId
@@ -120,7 +124,7 @@ class Accepted(Header, tag="accepted", kw_only=True):
     waits_for: Sentence = ""
 
 
-class Chunk(Header, tag="chunk", kw_only=True):
+class Chunk(Header, tag="chunk", frozen=True, kw_only=True):
     """Output of one decode cycle; body: :class:`ChunkBody`. ``seq`` counts from 0, no gaps."""
 
     id: RequestId
@@ -128,14 +132,14 @@ class Chunk(Header, tag="chunk", kw_only=True):
     epoch: Epoch
 
 
-class Done(Header, tag="done", kw_only=True):
+class Done(Header, tag="done", frozen=True, kw_only=True):
     """The request succeeded; body: :class:`DoneBody` for a generate, empty for a control one."""
 
     id: RequestId
     epoch: Epoch | None = None
 
 
-class Failed(Header, tag="failed", kw_only=True):
+class Failed(Header, tag="failed", frozen=True, kw_only=True):
     """The request ended without success. ``id`` is None when a message could not be read."""
 
     code: ErrorCode
@@ -145,14 +149,36 @@ class Failed(Header, tag="failed", kw_only=True):
     retryable: bool = False
     retry_after_s: Seconds | None = None
 
+    @classmethod
+    def of(cls, error: DflashError, id: bytes | None = None, epoch: int | None = None) -> Failed:
+        """Return ``error`` as a header, its sentence cut so that the header stays small."""
+        sentence = error.message.encode("utf-8", "replace")[:4096].decode("utf-8", "ignore")
+        return cls(
+            code=error.code,
+            message=sentence,
+            id=id,
+            epoch=epoch,
+            retryable=error.retryable,
+            retry_after_s=error.retry_after_s,
+        )
 
-class Snapshot(Header, tag="snapshot", kw_only=True):
+    def error(self) -> DflashError:
+        """Return the exception this header stands for."""
+        return DflashError(
+            self.code,
+            self.message,
+            retryable=self.retryable,
+            retry_after_s=self.retry_after_s,
+        )
+
+
+class Snapshot(Header, tag="snapshot", frozen=True, kw_only=True):
     """Answer to :class:`Status`; body: :class:`SnapshotBody`."""
 
     id: RequestId
 
 
-class Event(Header, tag="event", kw_only=True):
+class Event(Header, tag="event", frozen=True, kw_only=True):
     """Something a waiting request ``id`` wants to know: load progress, for one."""
 
     id: RequestId
@@ -167,7 +193,7 @@ class Event(Header, tag="event", kw_only=True):
 # --- worker to supervisor --------------------------------------------------------------------
 
 
-class Register(Header, tag="register", kw_only=True):
+class Register(Header, tag="register", frozen=True, kw_only=True):
     """First message of a worker incarnation. ``secret`` comes from its environment."""
 
     worker: Name
@@ -176,7 +202,7 @@ class Register(Header, tag="register", kw_only=True):
     secret: Annotated[bytes, Meta(min_length=16, max_length=64)]
 
 
-class Progress(Header, tag="progress", kw_only=True):
+class Progress(Header, tag="progress", frozen=True, kw_only=True):
     """A load moved: ``done`` of ``total`` ``unit`` in ``stage``. Feeds the stall timer."""
 
     epoch: Epoch
@@ -187,14 +213,14 @@ class Progress(Header, tag="progress", kw_only=True):
     unit: Annotated[str, Meta(max_length=16)] = ""
 
 
-class Loaded(Header, tag="loaded", kw_only=True):
+class Loaded(Header, tag="loaded", frozen=True, kw_only=True):
     """The model is ready; body: :class:`LoadedBody`."""
 
     epoch: Epoch
     model: Name
 
 
-class LoadFailed(Header, tag="load_failed", kw_only=True):
+class LoadFailed(Header, tag="load_failed", frozen=True, kw_only=True):
     """The model could not be loaded, and nothing of it is left in the worker."""
 
     epoch: Epoch
@@ -203,14 +229,14 @@ class LoadFailed(Header, tag="load_failed", kw_only=True):
     message: Sentence
 
 
-class Unloaded(Header, tag="unloaded", kw_only=True):
+class Unloaded(Header, tag="unloaded", frozen=True, kw_only=True):
     """The model is gone from this worker and its memory is given back."""
 
     epoch: Epoch
     model: Name
 
 
-class Pong(Header, tag="pong", kw_only=True):
+class Pong(Header, tag="pong", frozen=True, kw_only=True):
     """Answer to :class:`Ping`. ``steps`` counts engine steps: it moves while work moves."""
 
     epoch: Epoch
@@ -223,27 +249,27 @@ class Pong(Header, tag="pong", kw_only=True):
 # --- supervisor to worker --------------------------------------------------------------------
 
 
-class Registered(Header, tag="registered", kw_only=True):
+class Registered(Header, tag="registered", frozen=True, kw_only=True):
     """The incarnation is accepted."""
 
     epoch: Epoch
 
 
-class Load(Header, tag="load", kw_only=True):
+class Load(Header, tag="load", frozen=True, kw_only=True):
     """Load one model; body: :class:`LoadBody`. Answered by Loaded or LoadFailed."""
 
     epoch: Epoch
     model: Name
 
 
-class Unload(Header, tag="unload", kw_only=True):
+class Unload(Header, tag="unload", frozen=True, kw_only=True):
     """Unload one model; its running requests fail. Answered by Unloaded."""
 
     epoch: Epoch
     model: Name
 
 
-class Assign(Header, tag="assign", kw_only=True):
+class Assign(Header, tag="assign", frozen=True, kw_only=True):
     """Run a request; the body is the client's :class:`GenerateBody`, unread."""
 
     id: RequestId
@@ -255,13 +281,13 @@ class Assign(Header, tag="assign", kw_only=True):
     load_ms: Count = 0
 
 
-class Stop(Header, tag="stop", kw_only=True):
+class Stop(Header, tag="stop", frozen=True, kw_only=True):
     """Finish nothing more: leave the process in an orderly way, exit status 0."""
 
     epoch: Epoch
 
 
-class Ping(Header, tag="ping", kw_only=True):
+class Ping(Header, tag="ping", frozen=True, kw_only=True):
     """Health question; answered by :class:`Pong` from the worker's I/O thread."""
 
     epoch: Epoch
@@ -278,14 +304,14 @@ ToWorker = Registered | Load | Unload | Assign | AddCredit | Cancel | Stop | Pin
 # --- bodies ----------------------------------------------------------------------------------
 
 
-class ChatMessage(Body, kw_only=True):
+class ChatMessage(Body, frozen=True, kw_only=True):
     """One turn of a conversation, for the model's chat template."""
 
     role: Annotated[str, Meta(min_length=1, max_length=32)]
     content: Text
 
 
-class Sampling(Body, kw_only=True):
+class Sampling(Body, frozen=True, kw_only=True):
     """How tokens are drawn. None means the model's configured default (temperature 0: greedy)."""
 
     temperature: Annotated[float, Meta(ge=0, le=10)] | None = None
@@ -295,7 +321,7 @@ class Sampling(Body, kw_only=True):
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
 
 
-class GenerateBody(Body, kw_only=True):
+class GenerateBody(Body, frozen=True, kw_only=True):
     """What to generate. Exactly one of ``prompt``, ``messages``, ``tokens`` is given."""
 
     prompt: Text | None = None
@@ -310,14 +336,14 @@ class GenerateBody(Body, kw_only=True):
     ignore_eos: bool = False
 
 
-class ChunkBody(Body, kw_only=True):
+class ChunkBody(Body, frozen=True, kw_only=True):
     """Tokens of one decode cycle, and the text they complete (possibly empty)."""
 
     tokens: tuple[Token, ...]
     text: Text
 
 
-class DoneBody(Body, kw_only=True):
+class DoneBody(Body, frozen=True, kw_only=True):
     """What a finished generation tells about itself."""
 
     finish_reason: Literal["stop", "length"]
@@ -341,7 +367,7 @@ class DoneBody(Body, kw_only=True):
     memory_bytes: Count
 
 
-class LoadBody(Body, kw_only=True):
+class LoadBody(Body, frozen=True, kw_only=True):
     """A model's configuration, as the worker needs it."""
 
     target: Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -354,7 +380,7 @@ class LoadBody(Body, kw_only=True):
     sampling: Sampling = Sampling()
 
 
-class LoadedBody(Body, kw_only=True):
+class LoadedBody(Body, frozen=True, kw_only=True):
     """What a worker found when it loaded a model."""
 
     digest: Annotated[str, Meta(max_length=128)]
@@ -366,7 +392,7 @@ class LoadedBody(Body, kw_only=True):
     dtype: Annotated[str, Meta(max_length=32)]
 
 
-class WorkerStatus(Body, kw_only=True):
+class WorkerStatus(Body, frozen=True, kw_only=True):
     """One worker, as the supervisor knows it."""
 
     name: Name
@@ -381,7 +407,7 @@ class WorkerStatus(Body, kw_only=True):
     reason: Sentence = ""
 
 
-class ModelStatus(Body, kw_only=True):
+class ModelStatus(Body, frozen=True, kw_only=True):
     """One configured model, as the supervisor knows it."""
 
     name: Name
@@ -400,7 +426,7 @@ class ModelStatus(Body, kw_only=True):
     loaded: LoadedBody | None = None
 
 
-class SnapshotBody(Body, kw_only=True):
+class SnapshotBody(Body, frozen=True, kw_only=True):
     """The daemon's whole state, for people and tests."""
 
     instance: str
@@ -411,3 +437,18 @@ class SnapshotBody(Body, kw_only=True):
     workers: tuple[WorkerStatus, ...]
     models: tuple[ModelStatus, ...]
     counters: dict[str, Any]
+
+
+BODY_OF: dict[type[Header], type[Body]] = {
+    Generate: GenerateBody,
+    Chunk: ChunkBody,
+    Done: DoneBody,
+    Snapshot: SnapshotBody,
+    Load: LoadBody,
+    Loaded: LoadedBody,
+    Assign: GenerateBody,
+}
+"""The kinds that carry a body; every other kind has an empty body frame."""
+
+BODY_MAY_BE_EMPTY = frozenset[type[Header]]({Done})
+"""Kinds of :data:`BODY_OF` whose body is left out in some uses."""
