@@ -1,0 +1,238 @@
+"""A scripted engine, a clock that only steps move, and a recorder of what a loop tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dflashd.protocol.errors import DflashError
+from dflashd.protocol.messages import DoneBody, GenerateBody, LoadBody, LoadedBody
+from dflashd.worker.engine import Progress
+from dflashd.worker.loop import Loop
+from dflashd.worker.request import Assignment
+
+
+@dataclass
+class Clock:
+    """Seconds that pass only when someone says so."""
+
+    now_s: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@dataclass(frozen=True)
+class Said:
+    """Output of a scripted decode cycle."""
+
+    text: str
+    tokens: tuple[int, ...] = (1, 2)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Statistics of a scripted generation."""
+
+    finish_reason: Literal["stop", "length"] = "stop"
+    engine: Literal["dflash", "plain"] = "dflash"
+    engine_reason: str = ""
+    stop_string: str | None = None
+    block_tokens: int = 8
+    cycles: int = 3
+    acceptance_length_tokens: float = 2.0
+    prompt_tokens: int = 4
+    cached_tokens: int = 0
+    generated_tokens: int = 6
+    prefill_ms: float = 1.0
+    decode_ms: float = 2.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step does: takes time, then says something, or nothing, or raises."""
+
+    says: Said | None = None
+    takes_s: float = 0.01
+    raises: Exception | None = None
+
+
+PREFILL = Step(takes_s=1.0)
+
+
+def say(text: str, takes_s: float = 0.01) -> Step:
+    return Step(says=Said(text), takes_s=takes_s)
+
+
+def talk(count: int, takes_s: float = 0.01) -> list[Step]:
+    return [say(str(n), takes_s) for n in range(count)]
+
+
+@dataclass
+class ScriptedGeneration:
+    steps: list[Step]
+    clock: Clock
+    finished: bool = False
+    closed: int = 0
+
+    def step(self) -> Said | None:
+        assert not self.finished
+        assert not self.closed
+        step = self.steps.pop(0)
+        self.clock.advance(step.takes_s)
+        if step.raises is not None:
+            raise step.raises
+        self.finished = not self.steps
+        return step.says
+
+    def statistics(self) -> Facts:
+        return Facts()
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@dataclass
+class ScriptedModel:
+    engine: ScriptedEngine
+    facts: LoadedBody = field(
+        default_factory=lambda: LoadedBody(
+            digest="d1",
+            engine="dflash",
+            block_tokens=8,
+            context_tokens=100,
+            memory_bytes=1000,
+            device="cpu",
+            dtype="float32",
+        )
+    )
+
+    def begin(self, body: GenerateBody) -> ScriptedGeneration:
+        script = self.engine.scripts[body.prompt or ""]
+        if isinstance(script, Exception):
+            raise script
+        generation = ScriptedGeneration(list(script), self.engine.clock)
+        self.engine.generations.append(generation)
+        return generation
+
+
+@dataclass
+class ScriptedEngine:
+    """``scripts`` by prompt; ``loads`` by model: what happens between start and end of a load."""
+
+    clock: Clock
+    scripts: dict[str, Sequence[Step] | Exception] = field(default_factory=dict)
+    loads: dict[str, Callable[[Progress], None]] = field(default_factory=dict)
+    generations: list[ScriptedGeneration] = field(default_factory=list)
+    reclaims: int = 0
+
+    def load(self, name: str, body: LoadBody, progress: Progress) -> ScriptedModel:
+        self.loads.get(name, lambda _: None)(progress)
+        return ScriptedModel(self)
+
+    def held_bytes(self) -> int:
+        return 12345
+
+    def reclaim(self) -> None:
+        self.reclaims += 1
+
+    def ran_out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, MemoryError)
+
+
+@dataclass
+class Recorder:
+    """Effects as a list of (kind, whom, detail), in order."""
+
+    told: list[tuple[str, object, object]] = field(default_factory=list)
+    results: dict[bytes, DoneBody] = field(default_factory=dict)
+    on_chunk: Callable[[bytes], None] = lambda _: None
+
+    def chunk(self, id: bytes, seq: int, tokens: Sequence[int], text: str) -> None:
+        self.on_chunk(id)
+        self.told.append(("chunk", id, (seq, text)))
+
+    def done(self, id: bytes, body: DoneBody) -> None:
+        self.results[id] = body
+        self.told.append(("done", id, body.finish_reason))
+
+    def failed(self, id: bytes, error: DflashError) -> None:
+        self.told.append(("failed", id, str(error.code)))
+
+    def progress(self, model: str, stage: str, done: int, total: int, unit: str) -> None:
+        self.told.append(("progress", model, (stage, done, total)))
+
+    def loaded(self, model: str, facts: LoadedBody) -> None:
+        self.told.append(("loaded", model, facts.digest))
+
+    def load_failed(self, model: str, error: DflashError) -> None:
+        self.told.append(("load_failed", model, str(error.code)))
+
+    def unloaded(self, model: str) -> None:
+        self.told.append(("unloaded", model, None))
+
+    def of(self, whom: object) -> list[tuple[str, object]]:
+        """What was told about one request or model."""
+        return [(kind, detail) for kind, about, detail in self.told if about == whom]
+
+    def endings(self, whom: object) -> list[tuple[str, object]]:
+        """How a request ended: exactly one entry once it has."""
+        return [entry for entry in self.of(whom) if entry[0] in ("done", "failed")]
+
+
+class Stage:
+    """A loop on a scripted engine, and short words for what tests do with it."""
+
+    def __init__(self, *, models: Sequence[str] = ("m",), slow_consumer_s: float = 30.0) -> None:
+        self.clock = Clock()
+        self.engine = ScriptedEngine(self.clock)
+        self.told = Recorder()
+        self.commands: list[Callable[[Loop], None]] = []
+        self.loop = Loop(
+            self.engine,
+            self.told,
+            clock=self.clock,
+            pid=77,
+            intake=self._take_commands,
+            slow_consumer_s=slow_consumer_s,
+        )
+        for name in models:
+            self.loop.load(name, LoadBody(target="t"))
+            assert self.loop.step()
+        self.told.told.clear()
+
+    def _take_commands(self) -> None:
+        while self.commands:
+            self.commands.pop(0)(self.loop)
+
+    def ask(
+        self,
+        id: str,
+        script: Sequence[Step] | Exception,
+        *,
+        model: str = "m",
+        credit: int = 64,
+        deadline_s: float | None = None,
+    ) -> bytes:
+        """Assign a request that will run ``script``."""
+        self.engine.scripts[id] = script
+        self.loop.assign(
+            Assignment(
+                id=id.encode(),
+                model=model,
+                body=GenerateBody(prompt=id),
+                credit=credit,
+                deadline_s=deadline_s,
+                queued_ms=5,
+                load_ms=7,
+            )
+        )
+        return id.encode()
+
+    def run(self, steps: int = 1000) -> int:
+        """Step until there is nothing to do, or ``steps`` times; how many were done."""
+        return next((n for n in range(steps) if not self.loop.step()), steps)

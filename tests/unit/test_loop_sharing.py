@@ -1,0 +1,243 @@
+"""The engine loop with several requests and models: fair shares, loads and unloads."""
+
+from __future__ import annotations
+
+import pytest
+from dflashd.protocol.messages import LoadBody
+from dflashd.worker.engine import Progress
+from scripted_engine import PREFILL, Stage, say, talk
+
+BODY = LoadBody(target="t")
+
+
+def test_sharing_requests_alternate() -> None:
+    """Two requests of two models with equal steps take turns."""
+    stage = Stage(models=("m", "n"))
+    stage.ask("a", talk(4))
+    stage.ask("b", talk(4), model="n")
+    stage.run()
+    order = [id for kind, id, _ in stage.told.told if kind == "chunk"]
+    assert order == [b"a", b"b"] * 4
+
+
+def test_sharing_takes_turns_when_steps_cost_nothing() -> None:
+    """Where the clock sees no difference, requests still alternate."""
+    stage = Stage()
+    stage.ask("a", talk(3, takes_s=0))
+    stage.ask("b", talk(3, takes_s=0))
+    stage.run()
+    assert [id for kind, id, _ in stage.told.told if kind == "chunk"] == [b"a", b"b"] * 3
+
+
+def test_sharing_long_prefill_does_not_starve_decoding() -> None:
+    """Beside a long prefill, a decoding request gets half of the engine's time."""
+    stage = Stage()
+    stage.ask("long", [PREFILL] * 20)
+    stage.ask("chat", talk(900, takes_s=0.05))
+    start_s = stage.clock.now_s
+    chunks = 0
+    while stage.clock.now_s < start_s + 10:
+        stage.loop.add_credit(b"chat", 64)
+        assert stage.loop.step()
+    chunks = len([1 for kind, id, _ in stage.told.told if kind == "chunk" and id == b"chat"])
+    assert 80 <= chunks <= 120
+
+
+def test_sharing_prefill_goes_on_beside_decoding() -> None:
+    """Several decoding requests do not starve a prefill either: it gets its share."""
+    stage = Stage()
+    stage.ask("c1", talk(2000, takes_s=0.05))
+    stage.ask("c2", talk(2000, takes_s=0.05))
+    stage.run(20)
+    long = stage.ask("long", [PREFILL] * 5)
+    start_s = stage.clock.now_s
+    while not stage.told.endings(long):
+        stage.loop.add_credit(b"c1", 64)
+        stage.loop.add_credit(b"c2", 64)
+        assert stage.loop.step()
+    assert stage.clock.now_s - start_s < 16
+
+
+def test_sharing_late_joiner_does_not_catch_up() -> None:
+    """A request that joins late, or waited for credit, gets its share and no more."""
+    stage = Stage()
+    stage.ask("old", talk(60))
+    waiting = stage.ask("waiting", talk(60), credit=1)
+    stage.run(40)
+    stage.ask("new", talk(60))
+    stage.loop.add_credit(waiting, 64)
+    before = len(stage.told.told)
+    stage.run(30)
+    told = [id for _, id, _ in stage.told.told[before:]]
+    assert {id: told.count(id) for id in told} == {b"old": 10, b"waiting": 10, b"new": 10}
+
+
+def test_sharing_unload_during_run() -> None:
+    """Unload fails that model's requests, frees memory, answers, and leaves other models alone."""
+    stage = Stage(models=("m", "n"))
+    a = stage.ask("a", talk(9), model="m")
+    b = stage.ask("b", talk(9), model="n")
+    stage.run(4)
+    reclaims = stage.engine.reclaims
+    stage.commands.append(lambda loop: loop.unload("m"))
+    stage.run()
+    assert stage.told.endings(a) == [("failed", "shutting_down")]
+    assert stage.told.of("m") == [("unloaded", None)]
+    assert stage.told.endings(b) == [("done", "stop")]
+    assert stage.loop.models == ("n",)
+    assert stage.engine.reclaims == reclaims + 1
+    assert stage.engine.generations[0].closed == 1
+
+
+def test_sharing_unload_of_unknown_model_is_answered() -> None:
+    """Unload is answered also when there is nothing to unload."""
+    stage = Stage()
+    stage.loop.unload("ghost")
+    assert stage.told.of("ghost") == [("unloaded", None)]
+
+
+def test_sharing_load_lets_others_run() -> None:
+    """While a model loads, requests of others get as much time as the load took."""
+    stage = Stage()
+
+    def load(progress: Progress) -> None:
+        for layer in range(5):
+            stage.clock.advance(1.0)
+            progress("weights", layer, 5, "layers")
+
+    stage.engine.loads["n"] = load
+    stage.ask("a", talk(64, takes_s=0.1))
+    stage.loop.load("n", BODY)
+    assert stage.loop.step()
+    kinds = [kind for kind, _, _ in stage.told.told]
+    assert kinds.count("chunk") == pytest.approx(50, abs=5)
+    assert kinds[-1] == "loaded"
+    assert kinds.index("chunk") < 2
+
+
+def test_sharing_cancel_is_seen_during_load() -> None:
+    """A cancel that arrives while another model loads ends its request at the next progress."""
+    stage = Stage()
+    a = stage.ask("a", talk(5, takes_s=1))
+
+    def load(progress: Progress) -> None:
+        stage.commands.append(lambda loop: loop.cancel(a))
+        progress("weights", 0, 2, "layers")
+        assert stage.told.of(a) == [("failed", "cancelled")]
+
+    stage.engine.loads["n"] = load
+    stage.loop.load("n", BODY)
+    stage.run()
+    assert stage.told.of("n")[-1] == ("loaded", "d1")
+
+
+def test_sharing_load_failure_leaves_nothing() -> None:
+    """A failed load is answered once, frees memory, and the next load of the name works."""
+    stage = Stage()
+
+    def load(progress: Progress) -> None:
+        progress("weights", 0, 2, "layers")
+        raise ValueError("bad shape")
+
+    stage.engine.loads["n"] = load
+    reclaims = stage.engine.reclaims
+    stage.loop.load("n", BODY)
+    stage.run()
+    assert stage.told.of("n")[-1] == ("load_failed", "load_failed")
+    assert stage.loop.models == ("m",)
+    assert stage.engine.reclaims == reclaims + 1
+    del stage.engine.loads["n"]
+    stage.loop.load("n", BODY)
+    stage.run()
+    assert stage.told.of("n")[-1] == ("loaded", "d1")
+
+
+def test_sharing_load_out_of_memory() -> None:
+    """A load that runs out of memory says so."""
+    stage = Stage()
+
+    def load(progress: Progress) -> None:
+        raise MemoryError
+
+    stage.engine.loads["n"] = load
+    stage.loop.load("n", BODY)
+    stage.run()
+    assert stage.told.of("n") == [("load_failed", "out_of_memory")]
+
+
+def test_sharing_unload_abandons_a_load() -> None:
+    """Unload of a model that is loading ends the load at its next progress; both are answered."""
+    stage = Stage()
+
+    def load(progress: Progress) -> None:
+        stage.commands.append(lambda loop: loop.unload("n"))
+        progress("weights", 0, 2, "layers")
+        raise AssertionError("the load was not abandoned")
+
+    stage.engine.loads["n"] = load
+    stage.loop.load("n", BODY)
+    stage.run()
+    assert [kind for kind, _ in stage.told.of("n")] == ["progress", "load_failed", "unloaded"]
+    assert stage.loop.models == ("m",)
+
+
+def test_sharing_abandon_is_not_undone_by_a_deaf_loader() -> None:
+    """A loader that swallows the abandonment and finishes does not leave a model behind."""
+    stage = Stage()
+
+    def load(progress: Progress) -> None:
+        stage.commands.append(lambda loop: loop.unload("n"))
+        with pytest.raises(Exception, match="unloaded"):
+            progress("weights", 0, 2, "layers")
+
+    stage.engine.loads["n"] = load
+    stage.loop.load("n", BODY)
+    stage.run()
+    assert [kind for kind, _ in stage.told.of("n")] == ["progress", "load_failed", "unloaded"]
+    assert stage.loop.models == ("m",)
+
+
+def test_sharing_stop_abandons_a_load() -> None:
+    """Stop during a load ends it at its next progress, and the requests beside it."""
+    stage = Stage()
+    a = stage.ask("a", talk(5, takes_s=1))
+
+    def load(progress: Progress) -> None:
+        stage.commands.append(lambda loop: loop.stop())
+        progress("weights", 0, 2, "layers")
+        raise AssertionError("the load was not abandoned")
+
+    stage.engine.loads["n"] = load
+    stage.loop.load("n", BODY)
+    stage.loop.load("o", BODY)
+    stage.run()
+    assert stage.told.of("n")[-1] == ("load_failed", "shutting_down")
+    assert stage.told.of("o") == [("load_failed", "shutting_down")]
+    assert stage.told.endings(a) == [("failed", "shutting_down")]
+    assert stage.loop.models == ()
+
+
+def test_sharing_second_load_of_a_name_is_refused() -> None:
+    """A name that is loaded is not loaded again, and stays as it is."""
+    stage = Stage()
+    stage.loop.load("m", BODY)
+    a = stage.ask("a", [say("x")])
+    stage.run()
+    assert stage.told.of("m") == [("load_failed", "bad_request")]
+    assert stage.told.endings(a) == [("done", "stop")]
+
+
+def test_sharing_pulse_moves_with_work() -> None:
+    """The step counter moves with every step and every progress of a load."""
+    stage = Stage()
+    start = stage.loop.pulse.steps
+
+    def load(progress: Progress) -> None:
+        progress("weights", 0, 1, "layers")
+
+    stage.engine.loads["n"] = load
+    stage.loop.load("n", BODY)
+    stage.ask("a", talk(3))
+    stage.run()
+    assert stage.loop.pulse.steps == start + 2 + 3
+    assert stage.loop.pulse.memory_bytes == 12345
