@@ -1,0 +1,58 @@
+"""What a request asks, as tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jinja2 import TemplateError
+
+from ..protocol.errors import DflashError, ErrorCode
+from ..protocol.messages import ChatMessage, GenerateBody
+
+
+def encode(tokenizer: Any, body: GenerateBody, vocab_size: int | None = None) -> list[int]:
+    """The prompt's token ids, at least one; raises DflashError(bad_request | unsupported).
+
+    ``vocab_size`` is the model's: a given token beyond it would read foreign memory.
+    """
+    given = [x for x in (body.prompt, body.messages, body.tokens) if x is not None]
+    if len(given) != 1:
+        raise DflashError(
+            ErrorCode.bad_request,
+            f"exactly one of prompt, messages and tokens must be given, not {len(given)}",
+        )
+    if body.messages is not None:
+        tokens = _encode_messages(tokenizer, body.messages)
+    elif body.prompt is not None:
+        tokens = _encode_prompt(tokenizer, body.prompt)
+    else:
+        tokens = list(body.tokens or ())
+    if not tokens:
+        raise DflashError(ErrorCode.bad_request, "the prompt is empty: it has no tokens")
+    if vocab_size is not None and max(tokens) >= vocab_size:
+        raise DflashError(
+            ErrorCode.bad_request,
+            f"token {max(tokens)} does not exist: the model's vocabulary has {vocab_size}",
+        )
+    return tokens
+
+
+def _encode_messages(tokenizer: Any, messages: tuple[ChatMessage, ...]) -> list[int]:
+    if not tokenizer.has_chat_template:
+        raise DflashError(
+            ErrorCode.unsupported,
+            "this model has no chat template: send a prompt instead of messages",
+        )
+    turns = [{"role": message.role, "content": message.content} for message in messages]
+    try:
+        return list(tokenizer.apply_chat_template(turns, add_generation_prompt=True))
+    except TemplateError as error:
+        raise DflashError(
+            ErrorCode.bad_request, f"the model's chat template refuses these messages: {error}"
+        ) from error
+
+
+def _encode_prompt(tokenizer: Any, prompt: str) -> list[int]:
+    """As it is, with the tokenizer's own beginning (BOS) unless the prompt brings it."""
+    begins = tokenizer.bos_token is not None and prompt.startswith(tokenizer.bos_token)
+    return list(tokenizer.encode(prompt, add_special_tokens=not begins))
