@@ -1,0 +1,66 @@
+"""What to do, in the imperative: the only output of the core."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from ...protocol.messages import Body, Header, SnapshotBody
+from .events import Peer
+
+
+class SendToClient(Struct, frozen=True, kw_only=True):
+    """Send a message to one client; never waits."""
+
+    peer: Peer
+    header: Header
+    body: bytes = b""
+
+
+class SendSnapshot(Struct, frozen=True, kw_only=True):
+    """Answer a status question; the shell adds its own counters."""
+
+    peer: Peer
+    id: bytes
+    snapshot: SnapshotBody
+
+
+class SendToWorker(Struct, frozen=True, kw_only=True):
+    """Send a message to one worker incarnation; never waits."""
+
+    worker: str
+    epoch: int
+    header: Header
+    body: bytes | Body = b""
+
+
+class SpawnProcess(Struct, frozen=True, kw_only=True):
+    """Start a worker process; answered by ProcessStarted or ProcessStartFailed."""
+
+    worker: str
+    epoch: int
+
+
+class SignalProcess(Struct, frozen=True, kw_only=True):
+    """Signal a worker's process group; a process that is unknown counts as exited."""
+
+    worker: str
+    epoch: int
+    signal: Literal["terminate", "kill"]
+
+
+class Note(Struct, frozen=True, kw_only=True):
+    """Write down that something worth knowing happened."""
+
+    name: str
+    fields: dict[str, str | float]
+
+
+class StopServing(Struct, frozen=True, kw_only=True):
+    """All workers are gone: flush, close the sockets and leave."""
+
+
+Effect = (
+    SendToClient | SendSnapshot | SendToWorker | SpawnProcess | SignalProcess | Note | StopServing
+)

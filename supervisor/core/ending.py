@@ -1,0 +1,107 @@
+"""How a request ends: answered once, and let go of by its worker once."""
+
+from __future__ import annotations
+
+from ...protocol.errors import ErrorCode
+from ...protocol.messages import Cancel, Failed, Header
+from .records import Phase, Request, Worker
+from .state import State
+
+
+def enqueue(s: State, request: Request) -> None:
+    """Make a new request wait for its model."""
+    s.requests[request.id] = request
+    s.models[request.model].queue[request.id] = request
+    s.queued += 1
+    s.queued_bytes += len(request.body)
+
+
+def dequeue(s: State, request: Request) -> None:
+    """Take a request out of its model's queue, body and all."""
+    del s.models[request.model].queue[request.id]
+    s.queued -= 1
+    s.queued_bytes -= len(request.body)
+    request.body = b""
+
+
+def answer(s: State, request: Request, header: Header, body: bytes = b"") -> None:
+    """Give a request its one and last answer, unless it has had it."""
+    if request.phase is not Phase.ended:
+        s.tell(request.peer, header, body)
+        s.counters["completed" if not isinstance(header, Failed) else str(header.code)] += 1
+
+
+def release(s: State, request: Request) -> None:
+    """Forget a request that no worker computes (any more)."""
+    if request.phase is Phase.queued:
+        dequeue(s, request)
+    else:
+        del s.workers[request.worker].active[request.id]
+    request.phase = Phase.ended
+    del s.requests[request.id]
+    s.touch(s.workers[s.models[request.model].worker])
+
+
+def abandon(s: State, request: Request, now: float) -> None:
+    """Stop wanting a request: forget it if it waits, else have its worker let go of it."""
+    if request.phase is Phase.queued:
+        release(s, request)
+        return
+    if request.phase is Phase.running:
+        s.order(s.workers[request.worker], Cancel(id=request.id))
+    request.phase = Phase.ended
+    request.due_at = now + s.limits.release_timeout_s
+
+
+def fail(
+    s: State,
+    request: Request,
+    now: float,
+    code: ErrorCode,
+    message: str,
+    *,
+    retryable: bool = False,
+    retry_after_s: float | None = None,
+) -> None:
+    """Answer a request with a failure of ours, then stop wanting it."""
+    if request.phase is Phase.ended:
+        return
+    header = Failed(
+        id=request.id,
+        code=code,
+        message=message[:4096],
+        retryable=retryable,
+        retry_after_s=retry_after_s,
+    )
+    answer(s, request, header)
+    abandon(s, request, now)
+
+
+def fail_active(s: State, worker: Worker, code: ErrorCode, message: str) -> None:
+    """Answer all a worker computes, and forget it: the worker is gone or about to go."""
+    for request in list(worker.active.values()):
+        cancelled = request.phase is Phase.cancelling
+        header = Failed(
+            id=request.id,
+            code=ErrorCode.cancelled if cancelled else code,
+            message="cancelled by its client" if cancelled else message[:4096],
+            retryable=not cancelled,
+        )
+        answer(s, request, header)
+        release(s, request)
+
+
+def fail_queued(
+    s: State,
+    worker: Worker,
+    now: float,
+    code: ErrorCode,
+    message: str,
+    *,
+    retryable: bool = False,
+    retry_after_s: float | None = None,
+) -> None:
+    """Answer all that waits for a worker's models."""
+    for model in s.models_of(worker):
+        for request in list(model.queue.values()):
+            fail(s, request, now, code, message, retryable=retryable, retry_after_s=retry_after_s)

@@ -1,0 +1,99 @@
+"""What happened, in the past tense: the only input of the core."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from ...protocol.messages import Header
+
+
+class Peer(NamedTuple):
+    """A client connection: the socket it came through and its routing id there."""
+
+    door: Literal["requests", "control"]
+    identity: bytes
+
+
+class ClientSent(Struct, frozen=True, kw_only=True):
+    """A client sent a well-formed message. ``body`` is unread."""
+
+    peer: Peer
+    header: Header
+    body: bytes = b""
+
+
+class ClientVanished(Struct, frozen=True, kw_only=True):
+    """A client's connection is gone; nothing can be sent to it any more."""
+
+    peer: Peer
+
+
+class ClientOverflowed(Struct, frozen=True, kw_only=True):
+    """A client reads so slowly that its outbox is full."""
+
+    peer: Peer
+
+
+class WorkerSent(Struct, frozen=True, kw_only=True):
+    """A worker whose secret was right sent a well-formed message. ``body`` is unread."""
+
+    worker: str
+    epoch: int
+    header: Header
+    body: bytes = b""
+
+
+class WorkerUnreachable(Struct, frozen=True, kw_only=True):
+    """A message to a worker could not be delivered."""
+
+    worker: str
+    epoch: int
+
+
+class ProcessStarted(Struct, frozen=True, kw_only=True):
+    """The process asked for exists."""
+
+    worker: str
+    epoch: int
+    pid: int
+
+
+class ProcessStartFailed(Struct, frozen=True, kw_only=True):
+    """The process asked for could not be started."""
+
+    worker: str
+    epoch: int
+    reason: str
+
+
+class WorkerExited(Struct, frozen=True, kw_only=True):
+    """A worker's process ended and is reaped. ``status`` as in subprocess: −n is signal n."""
+
+    worker: str
+    epoch: int
+    status: int
+    log_tail: str = ""
+
+
+class ShutdownAsked(Struct, frozen=True, kw_only=True):
+    """A signal asked the daemon to stop; each further one presses harder."""
+
+
+class TimePassed(Struct, frozen=True, kw_only=True):
+    """Nothing else happened, but the clock moved."""
+
+
+Event = (
+    ClientSent
+    | ClientVanished
+    | ClientOverflowed
+    | WorkerSent
+    | WorkerUnreachable
+    | ProcessStarted
+    | ProcessStartFailed
+    | WorkerExited
+    | ShutdownAsked
+    | TimePassed
+)

@@ -1,0 +1,147 @@
+"""What is done about a worker that failed: classify once, back off, or give up."""
+
+from __future__ import annotations
+
+from signal import Signals
+
+from ...protocol.errors import ErrorCode
+from . import ending, stopping
+from .effects import SignalProcess
+from .events import WorkerExited
+from .records import ANSWERING, Worker, WorkerState
+from .state import State
+
+EXIT_CONFIGURATION = 78
+"""Exit status of a worker that must not be restarted (EX_CONFIG of sysexits.h)."""
+
+PERMANENT = frozenset({ErrorCode.bad_request, ErrorCode.unsupported, ErrorCode.hook_conflict})
+"""Reasons of a failed load that trying again cannot change."""
+
+
+def exited(s: State, worker: Worker, event: WorkerExited, now: float) -> None:
+    """A process is gone. Whatever it was doing is answered before anything else."""
+    s.note(
+        "worker_exited",
+        worker=worker.name,
+        epoch=worker.epoch,
+        status=event.status,
+        state=worker.state,
+    )
+    expected = worker.state in (WorkerState.stopping, WorkerState.draining)
+    reason = worker.reason or described(event.status)
+    if expected:
+        gone(s, worker, now, f"the worker of this model {reason}")
+        after_failed_load = worker.failures and worker.failures[-1] >= worker.spawned_at
+        if after_failed_load and not (worker.retires or s.shutdown_level):
+            back_off(s, worker, now)
+        else:
+            s.enter(worker, WorkerState.stopped, None)
+        return
+    if event.log_tail:
+        reason = f"{reason}; its last words: {event.log_tail[-2000:]}"
+    if event.status == EXIT_CONFIGURATION:
+        gone(s, worker, now, f"the worker of this model {reason}")
+        give_up(s, worker, reason)
+        return
+    ended(s, worker, now, reason)
+
+
+def described(status: int) -> str:
+    """An exit status in words."""
+    if status == 0:
+        return "left without being asked"
+    if status == EXIT_CONFIGURATION:
+        return "found its configuration unusable (exit status 78)"
+    if status < 0:
+        try:
+            return f"was killed by {Signals(-status).name}"
+        except ValueError:
+            return f"was killed by signal {-status}"
+    return f"ended with exit status {status}"
+
+
+def lose(s: State, worker: Worker, now: float, reason: str) -> None:
+    """Give a worker up whose process is still there: answer its clients, then kill it."""
+    s.note("worker_given_up", worker=worker.name, epoch=worker.epoch, reason=reason)
+    worker.reason = reason
+    ending.fail_active(s, worker, ErrorCode.worker_lost, f"the worker of this model {reason}")
+    s.emit(SignalProcess(worker=worker.name, epoch=worker.epoch, signal="kill"))
+    s.counters["workers_killed"] += 1
+    s.enter(worker, WorkerState.lost, now + s.limits.kill_timeout_s)
+
+
+def unreachable(s: State, worker: Worker, now: float) -> None:
+    """A message could not be delivered: either the worker is about to be seen dead, or lost."""
+    if worker.state in ANSWERING:
+        lose(s, worker, now, "closed its connection")
+
+
+def kill_again(s: State, worker: Worker, now: float) -> None:
+    """Repeat the kill of a lost worker that is still there."""
+    s.emit(SignalProcess(worker=worker.name, epoch=worker.epoch, signal="kill"))
+    s.enter(worker, WorkerState.lost, now + s.limits.kill_timeout_s)
+
+
+def refused(s: State, worker: Worker, now: float, code: ErrorCode, message: str) -> None:
+    """A worker reports that it cannot load: its waiters hear why, it leaves, it backs off."""
+    for model in s.models_of(worker):
+        s.fail_commands(model.spawns, code, message)
+    ending.fail_queued(s, worker, now, code, message)
+    count(s, worker, now)
+    if code in PERMANENT:
+        worker.failures = [now] * s.limits.failures_before_fatal
+    worker.reason = message
+    stopping.take_down(s, worker, now)
+
+
+def ended(s: State, worker: Worker, now: float, reason: str) -> None:
+    """A worker is gone that should not be: restart it later, if it is wanted then."""
+    gone(s, worker, now, f"the worker of this model {reason}")
+    count(s, worker, now)
+    worker.reason = reason
+    for model in s.models_of(worker):
+        s.fail_commands(model.spawns, ErrorCode.load_failed, f"the worker of {model.name} {reason}")
+    if worker.retires or s.shutdown_level:
+        s.enter(worker, WorkerState.stopped, None)
+    else:
+        back_off(s, worker, now)
+
+
+def gone(s: State, worker: Worker, now: float, message: str) -> None:
+    """Clear a worker's row of what belonged to its process."""
+    ending.fail_active(s, worker, ErrorCode.worker_lost, message)
+    if worker.ready_at is not None and now - worker.ready_at >= s.limits.stable_s:
+        worker.failures.clear()
+    worker.pid = None
+    worker.connected = False
+    worker.ready_at = None
+    worker.memory_bytes = 0
+    for model in s.models_of(worker):
+        model.unloads += model.loaded is not None
+        model.loaded = None
+        model.stage = ""
+        model.stage_done = model.stage_total = 0
+
+
+def count(s: State, worker: Worker, now: float) -> None:
+    """Remember a failure, and forget those outside the window."""
+    s.counters["worker_failures"] += 1
+    begin = now - s.limits.failure_window_s
+    worker.failures = [at for at in worker.failures if at > begin] + [now]
+
+
+def back_off(s: State, worker: Worker, now: float) -> None:
+    """Wait before the next incarnation, longer after each failure; or give up."""
+    tries = len(worker.failures)
+    if tries >= s.limits.failures_before_fatal:
+        give_up(s, worker, worker.reason)
+        return
+    longest_s = min(s.limits.backoff_limit_s, s.limits.backoff_first_s * 2.0 ** (tries - 1))
+    s.enter(worker, WorkerState.backoff, now + longest_s * (0.5 + s.random() / 2))
+
+
+def give_up(s: State, worker: Worker, reason: str) -> None:
+    """Keep a worker down until an operator spawns it."""
+    worker.reason = reason[:4000]
+    s.note("worker_fatal_reason", worker=worker.name, reason=reason[-500:])
+    s.enter(worker, WorkerState.fatal, None)

@@ -1,0 +1,59 @@
+"""Whether a worker is alive and moving: pings, pongs, and the limits of each state."""
+
+from __future__ import annotations
+
+from math import inf
+
+from ...protocol.messages import Ping, Pong
+from . import failure
+from .records import ANSWERING, Phase, Worker, WorkerState
+from .state import State
+
+
+def pong(worker: Worker, header: Pong, now: float) -> None:
+    """The I/O thread lives; whether the engine moves is in ``steps``."""
+    worker.pong_at = now
+    worker.memory_bytes = header.memory_bytes or worker.memory_bytes
+    if header.steps != worker.steps:
+        worker.steps = header.steps
+        worker.moved_at = now
+
+
+def look(s: State, worker: Worker, now: float) -> None:
+    """Ask the health question when it is time, and act on answers that did not come."""
+    if worker.state not in ANSWERING:
+        return
+    if pong_deadline(s, worker) <= now:
+        failure.lose(s, worker, now, f"answered no ping for {now - worker.pong_at:.0f} s")
+    elif stall_deadline(s, worker) <= now:
+        failure.lose(s, worker, now, f"made no step for {now - worker.moved_at:.0f} s")
+    elif ping_due(s, worker) <= now:
+        worker.ping_n += 1
+        worker.ping_at = now
+        s.order(worker, Ping(epoch=worker.epoch, n=worker.ping_n))
+
+
+def ping_due(s: State, worker: Worker) -> float:
+    """When the next ping goes out."""
+    return worker.ping_at + s.limits.ping_interval_s if worker.state in ANSWERING else inf
+
+
+def pong_deadline(s: State, worker: Worker) -> float:
+    """When a worker has been silent for too long; loading may hold the interpreter longer."""
+    if worker.state not in ANSWERING:
+        return inf
+    loading = worker.state is WorkerState.loading
+    limit_s = s.limits.loading_pong_timeout_s if loading else s.limits.pong_timeout_s
+    return worker.pong_at + limit_s
+
+
+def stall_deadline(s: State, worker: Worker) -> float:
+    """When an engine that has something to do has stood still for too long."""
+    if worker.state not in ANSWERING:
+        return inf
+    able = [r for r in worker.active.values() if r.has_credit and r.phase is not Phase.ended]
+    if not able:
+        return inf
+    prefilling = any(request.next_seq == 0 for request in able)
+    limit_s = s.limits.prefill_stall_s if prefilling else s.limits.decode_stall_s
+    return worker.moved_at + limit_s

@@ -1,0 +1,177 @@
+"""What clients may ask on the requests socket: generate, credit, cancel."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from ...protocol.errors import ErrorCode
+from ...protocol.messages import WINDOW_CHUNKS, AddCredit, Cancel, Failed, Generate
+from . import ending
+from .events import ClientOverflowed, ClientVanished, Peer
+from .records import Phase, Request, WorkerState
+from .state import State
+
+
+def generate(s: State, peer: Peer, header: Generate, body: bytes, now: float) -> None:
+    """Accept a request into its model's queue, or refuse it."""
+    s.counters["generates"] += 1
+    refused = refusal(s, header, body, now)
+    if refused is not None:
+        s.counters[str(refused.code)] += 1
+        s.tell(peer, refused)
+        return
+    s.last_serial += 1
+    limit_s = None if header.deadline_ms is None else header.deadline_ms / 1000
+    request = Request(
+        id=header.id,
+        peer=peer,
+        model=header.model,
+        body=body,
+        serial=s.last_serial,
+        accepted_at=now,
+        granted=header.credit,
+        deadline_at=None if limit_s is None else now + limit_s,
+    )
+    ending.enqueue(s, request)
+    s.touch(s.workers[s.models[header.model].worker])
+
+
+def refusal(s: State, header: Generate, body: bytes, now: float) -> Failed | None:
+    """Why a request cannot be accepted now, if it cannot."""
+    if header.id in s.requests:
+        # Without an id: the answer must not end the request that is already running.
+        return Failed(code=ErrorCode.bad_request, message="this request id is in use already")
+    if s.shutdown_level:
+        return failed(header, ErrorCode.shutting_down, "the daemon is stopping", retryable=True)
+    model = s.models.get(header.model)
+    if model is None:
+        return failed(header, ErrorCode.not_found, unknown_model(s, header.model))
+    worker = s.workers[model.worker]
+    if worker.state is WorkerState.fatal:
+        return failed(header, ErrorCode.load_failed, fatal_sentence(model.name, worker.reason))
+    if worker.state is WorkerState.backoff and worker.deadline is not None:
+        left_s = worker.deadline - now
+        if left_s > s.limits.backoff_wait_s:
+            return failed(
+                header,
+                ErrorCode.worker_restarting,
+                f"model {model.name} restarts in {left_s:.0f} s after a failure: {worker.reason}",
+                retryable=True,
+                retry_after_s=left_s,
+            )
+    if not body:
+        return failed(header, ErrorCode.bad_request, "a generate needs a body that says what")
+    full = (
+        len(model.queue) >= s.limits.queued_requests_per_model
+        or s.queued >= s.limits.queued_requests
+        or s.queued_bytes + len(body) > s.limits.queued_bytes
+    )
+    if full:
+        return failed(
+            header,
+            ErrorCode.overloaded,
+            f"{len(model.queue)} requests wait for model {model.name}, {s.queued} in all: "
+            "no room for another",
+            retryable=True,
+            retry_after_s=1.0,
+        )
+    return None
+
+
+def failed(
+    header: Generate,
+    code: ErrorCode,
+    message: str,
+    *,
+    retryable: bool = False,
+    retry_after_s: float | None = None,
+) -> Failed:
+    """The one answer to a request that is not accepted."""
+    return Failed(
+        id=header.id,
+        code=code,
+        message=message[:4096],
+        retryable=retryable,
+        retry_after_s=retry_after_s,
+    )
+
+
+def unknown_model(s: State, name: str) -> str:
+    """The sentence for a model nobody configured."""
+    close = get_close_matches(name, s.models, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    known = ", ".join(list(s.models)[:20]) or "none"
+    return f"no model {name} is configured{hint} (configured: {known})"
+
+
+def fatal_sentence(name: str, reason: str) -> str:
+    """The sentence for a model that was given up."""
+    return f"model {name} is down: {reason} (`dflashctl spawn {name}` tries again)"
+
+
+def add_credit(s: State, peer: Peer, header: AddCredit, now: float) -> None:
+    """Pass a client's credit on to the worker, never more than the window."""
+    request = s.requests.get(header.id)
+    if request is None or request.peer != peer or request.phase is Phase.ended:
+        s.counters["credits_ignored"] += 1
+        return
+    room = WINDOW_CHUNKS - (request.granted - request.next_seq)
+    chunks = min(header.chunks, room)
+    if chunks < header.chunks:
+        s.counters["credits_clamped"] += 1
+    if chunks <= 0:
+        return
+    if request.phase is Phase.queued:
+        request.granted += chunks
+        return
+    worker = s.workers[request.worker]
+    if not request.has_credit:
+        worker.moved_at = max(worker.moved_at, now)
+    request.granted += chunks
+    s.order(worker, AddCredit(id=request.id, chunks=chunks))
+
+
+def cancel(s: State, peer: Peer, header: Cancel, now: float) -> None:
+    """End a request early: at once while it waits, else when its worker says so."""
+    request = s.requests.get(header.id)
+    if request is None or request.peer != peer:
+        s.counters["cancels_ignored"] += 1
+        return
+    s.counters["cancels"] += 1
+    if request.phase is Phase.queued:
+        ending.fail(s, request, now, ErrorCode.cancelled, "cancelled by its client")
+    elif request.phase is Phase.running:
+        request.phase = Phase.cancelling
+        request.due_at = now + s.limits.cancel_timeout_s
+        s.order(s.workers[request.worker], Cancel(id=request.id))
+
+
+def vanished(s: State, event: ClientVanished, now: float) -> None:
+    """Stop all that a client asked for which is not there any more."""
+    s.counters["clients_vanished"] += 1
+    for request in requests_of(s, event.peer):
+        if request.phase is not Phase.ended:
+            s.counters["requests_orphaned"] += 1
+            ending.abandon(s, request, now)
+    forget_commands(s, event.peer)
+
+
+def overflowed(s: State, event: ClientOverflowed, now: float) -> None:
+    """End all that a client asked for which does not read its answers."""
+    s.counters["clients_overflowed"] += 1
+    for request in requests_of(s, event.peer):
+        ending.fail(
+            s, request, now, ErrorCode.slow_consumer, "this client does not read its answers"
+        )
+
+
+def requests_of(s: State, peer: Peer) -> list[Request]:
+    """All requests of one client."""
+    return [request for request in s.requests.values() if request.peer == peer]
+
+
+def forget_commands(s: State, peer: Peer) -> None:
+    """Answer none of a client's commands any more; what they began goes on."""
+    waiting = [m.spawns for m in s.models.values()] + [w.retires for w in s.workers.values()]
+    for commands in (*waiting, s.shutdowns):
+        commands[:] = [command for command in commands if command.peer != peer]

@@ -1,0 +1,194 @@
+"""The pure state machine: ``handle(event, now)`` answers with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ...protocol.messages import (
+    WINDOW_CHUNKS,
+    AddCredit,
+    Cancel,
+    Chunk,
+    Done,
+    Failed,
+    Generate,
+    Hello,
+    LoadBody,
+    Loaded,
+    LoadFailed,
+    Pong,
+    Progress,
+    Register,
+    Retire,
+    Shutdown,
+    Spawn,
+    Status,
+    Welcome,
+)
+from ..limits import Limits
+from . import (
+    commands,
+    dispatch,
+    failure,
+    health,
+    intake,
+    relay,
+    starting,
+    stopping,
+    timers,
+)
+from .effects import Effect, SendSnapshot, StopServing
+from .events import (
+    ClientOverflowed,
+    ClientSent,
+    ClientVanished,
+    Event,
+    ProcessStarted,
+    ProcessStartFailed,
+    ShutdownAsked,
+    TimePassed,
+    WorkerExited,
+    WorkerSent,
+    WorkerUnreachable,
+)
+from .records import WITHOUT_PROCESS, Worker
+from .snapshot import Identity, snapshot
+from .state import State
+
+
+class Core:
+    """One owner of all state; no I/O and no clock of its own."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        models: Mapping[str, LoadBody],
+        identity: Identity,
+        random: Callable[[], float],
+    ) -> None:
+        self.state: State = State.of(limits, models, random)
+        self.identity: Identity = identity
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take in what happened at ``now`` (seconds, monotonic); answer what to do, in order."""
+        s = self.state
+        self._route(event, now)
+        while s.touched:
+            name, _ = s.touched.popitem()
+            dispatch.settle(s, s.workers[name], now)
+        if s.shutdown_level and not s.stopped_serving:
+            self._finish_shutdown()
+        effects, s.effects = s.effects, []
+        return effects
+
+    def next_deadline(self) -> float:
+        """The earliest moment at which a TimePassed changes anything; infinity if none."""
+        return timers.next_deadline(self.state)
+
+    def _route(self, event: Event, now: float) -> None:
+        s = self.state
+        match event:
+            case WorkerSent():
+                self._worker_sent(event, now)
+            case ClientSent():
+                self._client_sent(event, now)
+            case TimePassed():
+                timers.passed(s, now)
+            case ClientVanished():
+                intake.vanished(s, event, now)
+            case ClientOverflowed():
+                intake.overflowed(s, event, now)
+            case ShutdownAsked():
+                stopping.shut_down(s, now, min(3, s.shutdown_level + 1))
+            case ProcessStarted() | ProcessStartFailed() | WorkerExited() | WorkerUnreachable():
+                self._process_event(event, now)
+
+    def _process_event(
+        self,
+        event: ProcessStarted | ProcessStartFailed | WorkerExited | WorkerUnreachable,
+        now: float,
+    ) -> None:
+        worker = self._current(event.worker, event.epoch)
+        if worker is None or worker.state in WITHOUT_PROCESS:
+            self.state.counters["stale_dropped"] += 1
+            return
+        match event:
+            case ProcessStarted():
+                starting.started(self.state, worker, event, now)
+            case ProcessStartFailed():
+                starting.start_failed(self.state, worker, event, now)
+            case WorkerExited():
+                failure.exited(self.state, worker, event, now)
+            case WorkerUnreachable():
+                failure.unreachable(self.state, worker, now)
+
+    def _worker_sent(self, event: WorkerSent, now: float) -> None:
+        s = self.state
+        worker = self._current(event.worker, event.epoch)
+        if worker is None or worker.state in WITHOUT_PROCESS:
+            s.counters["stale_dropped"] += 1
+            return
+        header = event.header
+        match header:
+            case Chunk():
+                relay.chunk(s, worker, header, event, now)
+            case Done():
+                relay.done(s, worker, header, event, now)
+            case Failed():
+                relay.failed(s, worker, header, event, now)
+            case Pong():
+                health.pong(worker, header, now)
+            case Register():
+                starting.registered(s, worker, now)
+            case Progress():
+                starting.progress(s, worker, header, now)
+            case Loaded():
+                starting.loaded(s, worker, header, event.body, now)
+            case LoadFailed():
+                starting.load_failed(s, worker, header, now)
+            case _:
+                s.counters["worker_protocol_errors"] += 1
+
+    def _client_sent(self, event: ClientSent, now: float) -> None:
+        s, peer, header = self.state, event.peer, event.header
+        match header:
+            case AddCredit():
+                intake.add_credit(s, peer, header, now)
+            case Generate():
+                intake.generate(s, peer, header, event.body, now)
+            case Cancel() if peer.door == "control":
+                commands.cancel(s, peer, header)
+            case Cancel():
+                intake.cancel(s, peer, header, now)
+            case Hello():
+                s.tell(peer, self._welcome())
+            case Status():
+                body = snapshot(s, self.identity, now)
+                s.emit(SendSnapshot(peer=peer, id=header.id, snapshot=body))
+            case Spawn():
+                commands.spawn(s, peer, header)
+            case Retire():
+                commands.retire(s, peer, header, now)
+            case Shutdown():
+                commands.shutdown(s, peer, header, now)
+            case _:
+                s.counters["client_protocol_errors"] += 1
+
+    def _current(self, name: str, epoch: int) -> Worker | None:
+        """The worker, if ``epoch`` is its living incarnation."""
+        worker = self.state.workers.get(name)
+        return worker if worker is not None and worker.epoch == epoch else None
+
+    def _welcome(self) -> Welcome:
+        return Welcome(
+            instance=self.identity.instance,
+            version=self.identity.version,
+            window=WINDOW_CHUNKS,
+        )
+
+    def _finish_shutdown(self) -> None:
+        s = self.state
+        if all(worker.state in WITHOUT_PROCESS for worker in s.workers.values()):
+            s.stopped_serving = True
+            s.complete_commands(s.shutdowns)
+            s.emit(StopServing())

@@ -1,0 +1,87 @@
+"""What workers say about requests: chunks on, and the one end."""
+
+from __future__ import annotations
+
+from ...protocol.errors import ErrorCode
+from ...protocol.messages import Chunk, Done, Failed
+from . import ending
+from .effects import SendToClient
+from .events import WorkerSent
+from .records import Phase, Request, Worker
+from .state import State
+
+
+def chunk(s: State, worker: Worker, header: Chunk, event: WorkerSent, now: float) -> None:
+    """Pass one chunk on to the client that asked, if it is the next one."""
+    request = leased(s, worker, header.id, header.epoch)
+    if request is None:
+        return
+    worker.moved_at = now
+    if request.phase is Phase.ended:
+        s.counters["chunks_late"] += 1
+        return
+    if header.seq != request.next_seq or not request.has_credit:
+        s.counters["worker_protocol_errors"] += 1
+        s.note(
+            "chunk_out_of_order",
+            worker=worker.name,
+            epoch=worker.epoch,
+            request=request.id.hex(),
+            seq=header.seq,
+            expected=request.next_seq,
+            granted=request.granted,
+        )
+        broken = "the worker sent a chunk out of order or beyond its credit"
+        ending.fail(s, request, now, ErrorCode.internal, broken)
+        return
+    request.next_seq += 1
+    request.told_at = now
+    s.counters["chunks"] += 1
+    s.effects.append(SendToClient(peer=request.peer, header=header, body=event.body))
+
+
+def done(s: State, worker: Worker, header: Done, event: WorkerSent, now: float) -> None:
+    """Pass a worker's Done on, and free its place."""
+    request = leased(s, worker, header.id, header.epoch)
+    if request is None:
+        return
+    worker.moved_at = now
+    s.models[request.model].completed += 1
+    end(s, worker, request, header, event.body, now)
+
+
+def failed(s: State, worker: Worker, header: Failed, event: WorkerSent, now: float) -> None:
+    """Pass a worker's Failed on, and free its place."""
+    if header.id is None or header.epoch is None:
+        s.counters["worker_complaints"] += 1
+        s.note(
+            "worker_complained",
+            worker=worker.name,
+            epoch=worker.epoch,
+            code=header.code,
+            message=header.message,
+        )
+        return
+    request = leased(s, worker, header.id, header.epoch)
+    if request is None:
+        return
+    worker.moved_at = now
+    end(s, worker, request, header, event.body, now)
+
+
+def end(
+    s: State, worker: Worker, request: Request, header: Done | Failed, body: bytes, now: float
+) -> None:
+    """Answer with the worker's own last word."""
+    ending.answer(s, request, header, body)
+    ending.release(s, request)
+    worker.idle_since = now
+
+
+def leased(s: State, worker: Worker, id: bytes, epoch: int | None) -> Request | None:
+    """The request a worker speaks of, if that incarnation holds it."""
+    request = worker.active.get(id)
+    if request is None or epoch != worker.epoch or request.epoch != epoch:
+        s.counters["stale_dropped"] += 1
+        return None
+    return request

@@ -1,0 +1,124 @@
+"""What time alone brings about."""
+
+from __future__ import annotations
+
+from math import inf
+
+from ...protocol.errors import ErrorCode
+from ...protocol.messages import Accepted
+from . import dispatch, ending, failure, health, stopping
+from .records import Phase, Request, Worker, WorkerState
+from .state import State
+
+PAUSE_S = 2.0
+"""A longer gap between two ticks is a pause of ours (sleep, a stopped process), not a hang."""
+
+
+def passed(s: State, now: float) -> None:
+    """Act on every deadline that is over."""
+    gap_s = 0.0 if s.ticked_at is None else now - s.ticked_at
+    s.ticked_at = now
+    if gap_s > PAUSE_S:
+        forgive(s, gap_s)
+    for request in list(s.requests.values()):
+        if request_deadline(s, request) <= now:
+            request_expired(s, request, now)
+        elif keepalive_due(s, request) <= now:
+            keep_alive(s, request, now)
+    for worker in s.workers.values():
+        if worker.deadline is not None and worker.deadline <= now:
+            worker_expired(s, worker, now)
+        else:
+            health.look(s, worker, now)
+
+
+def forgive(s: State, gap_s: float) -> None:
+    """Nobody could answer while we ourselves did not run: move the workers' limits."""
+    s.counters["pauses"] += 1
+    s.note("paused", gap_s=round(gap_s, 3))
+    for worker in s.workers.values():
+        worker.pong_at += gap_s
+        worker.moved_at += gap_s
+        if worker.deadline is not None and worker.state is not WorkerState.backoff:
+            worker.deadline += gap_s
+
+
+def worker_expired(s: State, worker: Worker, now: float) -> None:
+    """End a state that has lasted as long as it may."""
+    match worker.state:
+        case WorkerState.spawning:
+            failure.lose(s, worker, now, "did not start in time")
+        case WorkerState.registering:
+            failure.lose(s, worker, now, "started but did not register in time")
+        case WorkerState.loading:
+            limit_s = s.limits.load_stall_s
+            failure.lose(s, worker, now, f"made no progress loading for {limit_s:.0f} s")
+        case WorkerState.draining:
+            stopping.drain_expired(s, worker, now)
+        case WorkerState.stopping:
+            stopping.press(s, worker, now)
+        case WorkerState.lost:
+            failure.kill_again(s, worker, now)
+        case WorkerState.backoff:
+            s.enter(worker, WorkerState.stopped, None)
+        case WorkerState.stopped | WorkerState.ready | WorkerState.busy | WorkerState.fatal:
+            worker.deadline = None
+
+
+def request_deadline(s: State, request: Request) -> float:
+    """When something must be decided about a request."""
+    own = inf if request.deadline_at is None else request.deadline_at
+    match request.phase:
+        case Phase.queued:
+            return own
+        case Phase.running:
+            return own + s.limits.deadline_grace_s
+        case Phase.cancelling | Phase.ended:
+            return inf if request.due_at is None else request.due_at
+
+
+def request_expired(s: State, request: Request, now: float) -> None:
+    """End a request whose time is over, or a worker that will not let go of it."""
+    match request.phase:
+        case Phase.queued:
+            waited = f"waited {now - request.accepted_at:.1f} s and its deadline is over"
+            ending.fail(s, request, now, ErrorCode.deadline, waited)
+        case Phase.running:
+            ending.fail(s, request, now, ErrorCode.deadline, "its deadline is over")
+        case Phase.cancelling:
+            ending.fail(s, request, now, ErrorCode.cancelled, "cancelled by its client")
+        case Phase.ended:
+            worker = s.workers[request.worker]
+            if worker.active.get(request.id) is request:
+                failure.lose(s, worker, now, "did not let go of a request that had ended")
+
+
+def keepalive_due(s: State, request: Request) -> float:
+    """When a silent request's client is told of it again, which also finds clients gone."""
+    return inf if request.phase is Phase.ended else request.told_at + s.limits.keepalive_s
+
+
+def keep_alive(s: State, request: Request, now: float) -> None:
+    """Say again where a request stands."""
+    if request.phase is not Phase.queued:
+        request.told_at = now
+        s.tell(request.peer, Accepted(id=request.id))
+        return
+    queue = s.models[request.model].queue
+    position = next(n for n, id in enumerate(queue, start=1) if id == request.id)
+    dispatch.tell_position(s, request, position, request.told, now)
+
+
+def next_deadline(s: State) -> float:
+    """The earliest moment at which time alone changes anything."""
+    moments = [inf]
+    for worker in s.workers.values():
+        moments += (
+            inf if worker.deadline is None else worker.deadline,
+            health.ping_due(s, worker),
+            health.pong_deadline(s, worker),
+            health.stall_deadline(s, worker),
+        )
+    for request in s.requests.values():
+        moments += (request_deadline(s, request), keepalive_due(s, request))
+    return min(moments)

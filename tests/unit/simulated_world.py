@@ -1,0 +1,617 @@
+"""A seeded world around the pure core: clients, processes, faults; it checks as it goes."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from dflashd.protocol.errors import ErrorCode
+from dflashd.protocol.messages import (
+    WINDOW_CHUNKS,
+    Accepted,
+    AddCredit,
+    Assign,
+    Cancel,
+    Chunk,
+    Done,
+    Failed,
+    Generate,
+    Header,
+    Load,
+    LoadBody,
+    Loaded,
+    LoadedBody,
+    LoadFailed,
+    Ping,
+    Pong,
+    Progress,
+    Register,
+    Registered,
+    Retire,
+    Shutdown,
+    Spawn,
+    Status,
+    Stop,
+)
+from dflashd.supervisor.core.effects import (
+    Effect,
+    SendSnapshot,
+    SendToClient,
+    SendToWorker,
+    SignalProcess,
+    SpawnProcess,
+    StopServing,
+)
+from dflashd.supervisor.core.events import (
+    ClientOverflowed,
+    ClientSent,
+    ClientVanished,
+    Event,
+    Peer,
+    ProcessStarted,
+    ProcessStartFailed,
+    ShutdownAsked,
+    TimePassed,
+    WorkerExited,
+    WorkerSent,
+    WorkerUnreachable,
+)
+from dflashd.supervisor.core.machine import Core
+from dflashd.supervisor.core.records import SERVING, WITHOUT_PROCESS, Phase, WorkerState
+from dflashd.supervisor.core.snapshot import Identity
+from dflashd.supervisor.limits import Limits
+
+LIMITS = Limits(
+    active_requests_per_worker=3,
+    queued_requests_per_model=8,
+    queued_requests=16,
+    pending_commands=12,
+    spawn_timeout_s=5,
+    register_timeout_s=8,
+    load_stall_s=10,
+    pong_timeout_s=6,
+    loading_pong_timeout_s=12,
+    prefill_stall_s=12,
+    decode_stall_s=8,
+    cancel_timeout_s=3,
+    release_timeout_s=15,
+    drain_timeout_s=10,
+    shutdown_drain_s=5,
+    stop_timeout_s=2,
+    terminate_timeout_s=2,
+    kill_timeout_s=2,
+    backoff_limit_s=20,
+    backoff_wait_s=1,
+    failure_window_s=60,
+    stable_s=30,
+)
+MODELS = ("a", "b", "c")
+LOADED = msgspec.msgpack.encode(
+    LoadedBody(
+        digest="d",
+        engine="dflash",
+        block_tokens=8,
+        context_tokens=100,
+        memory_bytes=1000,
+        device="cpu",
+        dtype="float32",
+    )
+)
+
+
+@dataclass(slots=True, eq=False)
+class Process:
+    """One simulated worker process."""
+
+    worker: str
+    epoch: int
+    started: bool = False
+    registered: bool = False
+    loading: bool = False
+    loaded: bool = False
+    killed: int | None = None
+    leaving: bool = False
+    deaf: bool = False
+    stuck: bool = False
+    steps: int = 0
+    pings: deque[int] = field(default_factory=deque[int])
+    jobs: dict[bytes, list[int]] = field(default_factory=dict[bytes, list[int]])
+    cancelled: set[bytes] = field(default_factory=set[bytes])
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """What the world remembers of one request or command."""
+
+    peer: Peer
+    what: str
+    seq: int = 0
+    leased: bool = False
+    answers: int = 0
+    gone: bool = False
+
+
+class World:
+    """Drives a core with seeded chance; every broken promise is an AssertionError."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.now = 100.0
+        identity = Identity(instance="sim", version="0", pid=1, started_at=self.now)
+        models = {name: LoadBody(target=name) for name in MODELS}
+        self.core = Core(LIMITS, models, identity, self.rng.random)
+        self.processes: dict[tuple[str, int], Process] = {}
+        self.asked: dict[bytes, Asked] = {}
+        self.peers = [self.new_peer("requests") for _ in range(4)]
+        self.owner = Peer("control", b"owner")
+        self.stopped = False
+        self.calm = False
+        self.script: list[tuple[float, Event]] = []
+        self.seen: set[str] = set()
+
+    # --- one step ------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Do one random thing."""
+        if self.stopped:
+            return
+        actions = self.actions()
+        action = self.rng.choices([a for a, _ in actions], [w for _, w in actions])[0]
+        action()
+
+    def actions(self) -> list[tuple[Any, float]]:
+        """What may happen, and how likely it is."""
+        quiet: list[tuple[Any, float]] = [
+            (self.pass_time, 6),
+            (self.worker_moves, 24),
+            (self.client_reads, 5),
+        ]
+        if self.calm:
+            return quiet
+        return [
+            *quiet,
+            (self.generate, 8),
+            (self.cancel, 2),
+            (self.foreign_cancel, 0.3),
+            (self.status, 0.5),
+            (self.spawn, 0.7),
+            (self.retire, 0.5),
+            (self.cancel_command, 0.2),
+            (self.client_vanishes, 0.4),
+            (self.client_overflows, 0.1),
+            (self.crash, 0.6),
+            (self.hang, 0.3),
+            (self.stale_message, 0.5),
+            (self.long_pause, 0.05),
+            (self.unreachable, 0.1),
+        ]
+
+    def give(self, event: Event) -> None:
+        """Hand one event to the core, obey its effects, check every invariant."""
+        self.script.append((self.now, event))
+        for effect in self.core.handle(event, self.now):
+            self.obey(effect)
+        self.check()
+
+    # --- effects -------------------------------------------------------------------------------
+
+    def obey(self, effect: Effect) -> None:
+        """Let the world react to one effect, checking what may be checked at once."""
+        match effect:
+            case SendToClient():
+                self.client_hears(effect.peer, effect.header)
+            case SendSnapshot():
+                self.answered(effect.peer, effect.id)
+            case SendToWorker():
+                self.worker_hears(effect.worker, effect.epoch, effect.header)
+            case SpawnProcess():
+                alive = [p for p in self.processes.values() if p.worker == effect.worker]
+                assert not alive, "a second process of one worker"
+                process = Process(effect.worker, effect.epoch)
+                self.processes[effect.worker, effect.epoch] = process
+            case SignalProcess():
+                process = self.processes.get((effect.worker, effect.epoch))
+                assert process is not None, "a signal to a stranger"
+                if effect.signal == "kill":
+                    process.killed = -9
+                elif not process.stuck:
+                    process.leaving = True
+            case StopServing():
+                self.stopped = True
+            case _:
+                pass
+
+    def client_hears(self, peer: Peer, header: Header) -> None:
+        """Check one message to a client against what that client asked."""
+        id = getattr(header, "id", None)
+        if id is None:
+            return
+        asked = self.asked.get(id)
+        assert asked is not None, "an answer to nobody's question"
+        assert asked.peer == peer, "an answer to another client"
+        assert asked.answers == 0, f"{header} after the end"
+        if isinstance(header, Chunk):
+            assert header.seq == asked.seq, "a gap"
+            asked.seq += 1
+        elif isinstance(header, Done | Failed):
+            self.seen.add(f"{asked.what}:{header.code if isinstance(header, Failed) else 'done'}")
+            self.answered(peer, id)
+        elif isinstance(header, Accepted):
+            assert (header.position == 0) == asked.leased, "told other than leased"
+
+    def answered(self, peer: Peer, id: bytes) -> None:
+        """Count a last answer."""
+        asked = self.asked[id]
+        assert asked.peer == peer
+        asked.answers += 1
+        assert asked.answers == 1, "answered twice"
+
+    def worker_hears(self, worker: str, epoch: int, header: Header) -> None:
+        """Check one message to a worker, and let it take it in."""
+        process = self.processes.get((worker, epoch))
+        assert process is not None, "a message to no process"
+        assert process.registered, "a message to a process that never registered"
+        match header:
+            case Registered() | Stop():
+                process.leaving = process.leaving or isinstance(header, Stop)
+            case Load():
+                assert not process.loading
+                assert not process.loaded
+                process.loading = True
+            case Assign():
+                row = self.core.state.workers[worker]
+                assert process.loaded, "work for a worker that is not ready"
+                assert not process.leaving, "work for a worker told to stop"
+                assert row.state in SERVING | {WorkerState.draining}
+                if row.state is WorkerState.draining:
+                    request = self.core.state.requests[header.id]
+                    assert request.serial <= row.drain_serial, "new work for a retired worker"
+                process.jobs[header.id] = [0, header.credit]
+                self.asked[header.id].leased = True
+            case AddCredit():
+                if header.id in process.jobs:
+                    job = process.jobs[header.id]
+                    job[1] += header.chunks
+                    assert job[1] - job[0] <= 2 * WINDOW_CHUNKS
+            case Cancel():
+                assert header.id not in process.cancelled, "cancelled twice"
+                process.cancelled.add(header.id)
+            case Ping():
+                process.pings.append(header.n)
+            case _:
+                raise AssertionError(f"unexpected {header}")
+
+    # --- invariants ----------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Every invariant of the design, after every step."""
+        s = self.core.state
+        queued = [r for m in s.models.values() for r in m.queue.values()]
+        active = [r for w in s.workers.values() for r in w.active.values()]
+        assert {r.id for r in queued} | {r.id for r in active} == set(s.requests)
+        assert len(queued) + len(active) == len(s.requests)
+        assert s.queued == len(queued)
+        assert s.queued_bytes == sum(len(r.body) for r in queued)
+        assert s.queued <= LIMITS.queued_requests
+        assert all(len(m.queue) <= LIMITS.queued_requests_per_model for m in s.models.values())
+        for id, asked in self.asked.items():
+            if asked.what == "generate" and not asked.answers and not asked.gone:
+                assert id in s.requests, "a request was forgotten"
+        for worker in s.workers.values():
+            self.check_worker(worker.name)
+        if isinstance(self.script[-1][1], TimePassed):
+            assert self.core.next_deadline() > self.now, "a state outlives its deadline"
+
+    def check_worker(self, name: str) -> None:
+        """The invariants of one worker's row."""
+        s = self.core.state
+        worker = s.workers[name]
+        assert len(worker.active) <= LIMITS.active_requests_per_worker
+        for request in worker.active.values():
+            assert (request.worker, request.epoch) == (name, worker.epoch)
+            assert request.phase is not Phase.queued
+        alive = [p for p in self.processes.values() if p.worker == name]
+        if worker.state in WITHOUT_PROCESS:
+            assert not alive, f"a process of a worker that is {worker.state}"
+            assert worker.pid is None
+        else:
+            assert [p.epoch for p in alive] == [worker.epoch]
+        if worker.state not in SERVING | {WorkerState.stopped, WorkerState.fatal}:
+            assert worker.deadline is not None, f"{worker.state} without a deadline"
+        waiting = any(m.queue for m in s.models_of(worker))
+        if worker.state in SERVING:
+            assert (worker.state is WorkerState.busy) == bool(worker.active)
+            free = len(worker.active) < LIMITS.active_requests_per_worker
+            assert not (waiting and free), "a free place beside a waiting request"
+        elif worker.state not in (WorkerState.loading, WorkerState.draining):
+            assert not worker.active, f"leases on a worker that is {worker.state}"
+        if worker.state in (WorkerState.stopped, WorkerState.fatal):
+            assert not waiting, f"someone waits for a worker that is {worker.state}"
+            assert not worker.retires
+
+    # --- time ----------------------------------------------------------------------------------
+
+    def pass_time(self) -> None:
+        """Let up to a second pass."""
+        self.now += self.rng.choice((0.01, 0.1, 0.5, 1.0))
+        self.give(TimePassed())
+
+    def long_pause(self) -> None:
+        """Sleep for minutes, as a laptop does: nobody may be blamed for that."""
+        before = {
+            name: worker.state
+            for name, worker in self.core.state.workers.items()
+            if worker.state in SERVING | {WorkerState.loading, WorkerState.registering}
+        }
+        self.pass_time()
+        held = {n for n, state in before.items() if self.core.state.workers[n].state == state}
+        self.now += self.rng.uniform(60, 600)
+        self.give(TimePassed())
+        for name in held:
+            assert self.core.state.workers[name].state is not WorkerState.lost or (
+                self.core.state.workers[name].reason.startswith("did not let go")
+            ), "blamed for our pause"
+
+    # --- workers -------------------------------------------------------------------------------
+
+    def worker_moves(self) -> None:
+        """Let one process do the next thing it would do."""
+        if not self.processes:
+            return
+        process = self.rng.choice(list(self.processes.values()))
+        if process.killed is not None:
+            self.exit(process, process.killed)
+        elif not process.started:
+            self.start(process)
+        elif process.stuck:
+            return
+        elif process.leaving:
+            if self.rng.random() < 0.5:
+                self.exit(process, 0)
+        elif not process.registered:
+            process.registered = True
+            self.say(process, Register(worker="w", epoch=process.epoch, pid=7, secret=b"x" * 16))
+        elif process.loading:
+            self.load(process)
+        elif process.pings and not process.deaf:
+            self.pong(process)
+        elif process.jobs:
+            self.compute(process)
+
+    def start(self, process: Process) -> None:
+        """Start a process, or fail to."""
+        if self.rng.random() < 0.02:
+            del self.processes[process.worker, process.epoch]
+            event = ProcessStartFailed(worker=process.worker, epoch=process.epoch, reason="no")
+            self.give(event)
+            return
+        process.started = True
+        self.give(ProcessStarted(worker=process.worker, epoch=process.epoch, pid=7))
+
+    def exit(self, process: Process, status: int) -> None:
+        """End a process."""
+        del self.processes[process.worker, process.epoch]
+        self.give(
+            WorkerExited(
+                worker=process.worker, epoch=process.epoch, status=status, log_tail="last words"
+            )
+        )
+
+    def say(self, process: Process, header: Header, body: bytes = b"") -> None:
+        """Send a message from a process."""
+        self.give(WorkerSent(worker=process.worker, epoch=process.epoch, header=header, body=body))
+
+    def load(self, process: Process) -> None:
+        """Make progress, finish, or fail a load."""
+        name, epoch, chance = process.worker, process.epoch, self.rng.random()
+        if chance < 0.6:
+            done = self.rng.randrange(100)
+            self.say(process, Progress(epoch=epoch, model=name, stage="read", done=done))
+            return
+        process.loading = False
+        if chance < 0.95:
+            process.loaded = True
+            self.say(process, Loaded(epoch=epoch, model=name), LOADED)
+        else:
+            code = self.rng.choice((ErrorCode.load_failed, ErrorCode.unsupported))
+            self.say(process, LoadFailed(epoch=epoch, model=name, code=code, message="no"))
+
+    def pong(self, process: Process) -> None:
+        """Answer a ping."""
+        n = process.pings.popleft()
+        process.steps += bool(process.jobs)
+        self.say(
+            process,
+            Pong(epoch=process.epoch, n=n, steps=process.steps, active=0, memory_bytes=5),
+        )
+
+    def compute(self, process: Process) -> None:
+        """Say the next thing about one job."""
+        id = self.rng.choice(list(process.jobs))
+        job, chance = process.jobs[id], self.rng.random()
+        if id in process.cancelled and chance < 0.7:
+            del process.jobs[id]
+            failed = Failed(
+                id=id, epoch=process.epoch, code=ErrorCode.cancelled, message="cancelled"
+            )
+            self.say(process, failed)
+        elif chance < 0.15:
+            del process.jobs[id]
+            self.say(process, Done(id=id, epoch=process.epoch))
+        elif chance < 0.18:
+            del process.jobs[id]
+            failed = Failed(id=id, epoch=process.epoch, code=ErrorCode.bad_request, message="b")
+            self.say(process, failed)
+        elif chance < 0.19:
+            job[0] += 3
+            self.say(process, Chunk(id=id, seq=job[0], epoch=process.epoch))
+        elif job[0] < job[1]:
+            job[0] += 1
+            self.say(process, Chunk(id=id, seq=job[0] - 1, epoch=process.epoch))
+
+    def crash(self) -> None:
+        """Kill a process from outside."""
+        started = [p for p in self.processes.values() if p.started]
+        if started:
+            self.exit(self.rng.choice(started), self.rng.choice((-9, -6, 0, 1, 78)))
+
+    def hang(self) -> None:
+        """Make a process stop answering, or stop moving."""
+        if self.processes:
+            process = self.rng.choice(list(self.processes.values()))
+            process.deaf = True
+            process.stuck = self.rng.random() < 0.5
+
+    def unreachable(self) -> None:
+        """Lose a connection."""
+        registered = [p for p in self.processes.values() if p.registered]
+        if registered:
+            process = self.rng.choice(registered)
+            self.give(WorkerUnreachable(worker=process.worker, epoch=process.epoch))
+
+    def stale_message(self) -> None:
+        """Deliver something of an incarnation that is gone, or of no known request."""
+        worker = self.rng.choice(MODELS)
+        old = max(1, self.core.state.workers[worker].epoch - self.rng.randrange(1, 3))
+        if (worker, old) in self.processes:
+            return
+        id = self.rng.choice(list(self.asked) or [b"?" * 16])
+        header = self.rng.choice(
+            (
+                Chunk(id=id, seq=0, epoch=old),
+                Done(id=id, epoch=old),
+                Loaded(epoch=old, model=worker),
+                Register(worker=worker, epoch=old, pid=1, secret=b"x" * 16),
+            )
+        )
+        self.give(WorkerSent(worker=worker, epoch=old, header=header, body=LOADED))
+        self.give(WorkerExited(worker=worker, epoch=old, status=0))
+
+    # --- clients -------------------------------------------------------------------------------
+
+    def new_peer(self, door: str) -> Peer:
+        """A client nobody has seen before."""
+        return Peer("control" if door == "control" else "requests", self.rng.randbytes(5))
+
+    def ask(self, peer: Peer, what: str) -> bytes:
+        """Remember a question before it is asked."""
+        id = self.rng.randbytes(16)
+        self.asked[id] = Asked(peer, what)
+        return id
+
+    def generate(self) -> None:
+        """Ask for a completion, at times twice with one id, at times of an unknown model."""
+        peer = self.rng.choice(self.peers)
+        id = self.ask(peer, "generate")
+        model = self.rng.choice((*MODELS, "nobody") if self.rng.random() < 0.05 else MODELS)
+        deadline_ms = self.rng.choice((None, None, 500, 20_000))
+        header = Generate(id=id, model=model, credit=4, deadline_ms=deadline_ms)
+        self.give(ClientSent(peer=peer, header=header, body=b"prompt"))
+        if self.rng.random() < 0.05 and not self.asked[id].answers:
+            self.give(ClientSent(peer=self.rng.choice(self.peers), header=header, body=b"again"))
+
+    def client_reads(self) -> None:
+        """Grant credit, rarely far too much."""
+        open_ids = [i for i, a in self.asked.items() if a.what == "generate" and not a.answers]
+        if open_ids:
+            id = self.rng.choice(open_ids)
+            chunks = 64 if self.rng.random() < 0.05 else self.rng.randrange(1, 8)
+            header = AddCredit(id=id, chunks=chunks)
+            self.give(ClientSent(peer=self.asked[id].peer, header=header))
+
+    def cancel(self) -> None:
+        """Cancel something, ended or not, at times twice."""
+        ids = [i for i, a in self.asked.items() if a.what == "generate"][-20:]
+        if ids:
+            id = self.rng.choice(ids)
+            for _ in range(self.rng.choice((1, 1, 2))):
+                self.give(ClientSent(peer=self.asked[id].peer, header=Cancel(id=id)))
+
+    def foreign_cancel(self) -> None:
+        """Cancel another client's request: nothing may happen to it."""
+        ids = list(self.core.state.requests)
+        if ids:
+            id = self.rng.choice(ids)
+            before = self.core.state.requests[id].phase
+            self.give(ClientSent(peer=Peer("requests", b"thief"), header=Cancel(id=id)))
+            assert self.core.state.requests[id].phase is before
+
+    def status(self) -> None:
+        """Look: nothing may change by that."""
+        before = [
+            (w.name, w.state, w.deadline, w.idle_since) for w in self.core.state.workers.values()
+        ]
+        self.give(ClientSent(peer=self.owner, header=Status(id=self.ask(self.owner, "status"))))
+        after = [
+            (w.name, w.state, w.deadline, w.idle_since) for w in self.core.state.workers.values()
+        ]
+        assert before == after
+
+    def spawn(self) -> None:
+        """Command a load."""
+        model = self.rng.choice(MODELS)
+        self.give(
+            ClientSent(peer=self.owner, header=Spawn(id=self.ask(self.owner, "spawn"), model=model))
+        )
+
+    def retire(self) -> None:
+        """Command an unload."""
+        model, now = self.rng.choice(MODELS), self.rng.random() < 0.4
+        id = self.ask(self.owner, "retire")
+        self.give(ClientSent(peer=self.owner, header=Retire(id=id, model=model, now=now)))
+
+    def cancel_command(self) -> None:
+        """Wait no longer for a command."""
+        ids = [i for i, a in self.asked.items() if a.peer == self.owner][-5:]
+        if ids:
+            header = Cancel(id=self.rng.choice(ids))
+            self.give(ClientSent(peer=self.owner, header=header))
+
+    def client_vanishes(self) -> None:
+        """Take a client away."""
+        index = self.rng.randrange(len(self.peers))
+        peer, self.peers[index] = self.peers[index], self.new_peer("requests")
+        for asked in self.asked.values():
+            asked.gone = asked.gone or asked.peer == peer
+        self.give(ClientVanished(peer=peer))
+
+    def client_overflows(self) -> None:
+        """Have a client not read."""
+        self.give(ClientOverflowed(peer=self.rng.choice(self.peers)))
+
+    # --- ends ----------------------------------------------------------------------------------
+
+    def settle_down(self, steps: int = 4000) -> None:
+        """No new questions and no new faults: everything asked must come to its end."""
+        self.calm = True
+        for _ in range(steps):
+            self.step()
+            if not self.core.state.requests and not self.open_questions():
+                return
+        raise AssertionError(f"still open: {self.open_questions()}")
+
+    def open_questions(self) -> list[Asked]:
+        """What was asked by someone still there, and not answered."""
+        return [a for a in self.asked.values() if not a.answers and not a.gone]
+
+    def shut_down(self, *, by_signal: bool) -> None:
+        """Stop the daemon, pressing at times, until it says it is done."""
+        self.calm = True
+        if by_signal:
+            self.give(ShutdownAsked())
+        else:
+            id = self.ask(self.owner, "shutdown")
+            self.give(ClientSent(peer=self.owner, header=Shutdown(id=id)))
+        for _ in range(4000):
+            self.step()
+            if self.stopped:
+                break
+            if by_signal and self.rng.random() < 0.02:
+                self.give(ShutdownAsked())
+        assert self.stopped, "the daemon does not stop"
+        assert not self.processes, "a process is left behind"
+        assert not self.open_questions(), "stopped without an answer"
