@@ -1,1 +1,55 @@
-"""Messages, codec, errors and the client library of dflashd."""
+"""Messages, codec, errors and the client library of dflashd.
+
+Names are loaded when they are first used: importing this package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .client import AsyncClient
+    from .errors import DflashError, ErrorCode
+    from .generation import Completion, Generation
+    from .messages import ChatMessage, ChunkBody, DoneBody, SnapshotBody
+    from .sync import Client
+
+__all__ = [
+    "AsyncClient",
+    "ChatMessage",
+    "ChunkBody",
+    "Client",
+    "Completion",
+    "DflashError",
+    "DoneBody",
+    "ErrorCode",
+    "Generation",
+    "SnapshotBody",
+]
+
+_HOMES = {
+    "AsyncClient": "client",
+    "ChatMessage": "messages",
+    "ChunkBody": "messages",
+    "Client": "sync",
+    "Completion": "generation",
+    "DflashError": "errors",
+    "DoneBody": "messages",
+    "ErrorCode": "errors",
+    "Generation": "generation",
+    "SnapshotBody": "messages",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

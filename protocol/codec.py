@@ -65,6 +65,8 @@ def encode(header: Header, body: Body | bytes | None = None) -> list[bytes]:
         raise DflashError(
             ErrorCode.bad_request, f"a text cannot be sent as UTF-8: {error.reason}"
         ) from error
+    except TypeError as error:
+        raise DflashError(ErrorCode.bad_request, f"a value cannot be sent: {error}") from error
     except OverflowError as error:
         raise DflashError(
             ErrorCode.bad_request, "a number is too large to be sent: the limit is 64 bits"
@@ -166,7 +168,7 @@ def _decoder(kinds: Kinds) -> msgspec.msgpack.Decoder[Header]:
 
 @cache
 def _types_by_kind(kinds: Kinds) -> dict[str, type[Header]]:
-    types: tuple[type[Header], ...] = get_args(kinds) or (kinds,)
+    types: tuple[type[Header], ...] = (kinds,) if isinstance(kinds, type) else get_args(kinds)
     return {str(type_.__struct_config__.tag): type_ for type_ in types}
 
 

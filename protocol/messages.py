@@ -150,13 +150,15 @@ class Failed(Header, tag="failed", frozen=True, kw_only=True):
     retry_after_s: Seconds | None = None
 
     @classmethod
-    def of(cls, error: DflashError, id: bytes | None = None, epoch: int | None = None) -> Failed:
+    def of(
+        cls, error: DflashError, request_id: bytes | None = None, epoch: int | None = None
+    ) -> Failed:
         """Return ``error`` as a header, its sentence cut so that the header stays small."""
         sentence = error.message.encode("utf-8", "replace")[:4096].decode("utf-8", "ignore")
         return cls(
             code=error.code,
             message=sentence,
-            id=id,
+            id=request_id,
             epoch=epoch,
             retryable=error.retryable,
             retry_after_s=error.retry_after_s,
@@ -334,6 +336,11 @@ class GenerateBody(Body, frozen=True, kw_only=True):
     sampling: Sampling = Sampling()
     speculation: Literal["auto", "strict", "off"] = "auto"
     ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises ValueError, which the codec reports as bad_request."""
+        if sum(given is not None for given in (self.prompt, self.messages, self.tokens)) != 1:
+            raise ValueError("exactly one of prompt, messages, tokens must be given")
 
 
 class ChunkBody(Body, frozen=True, kw_only=True):

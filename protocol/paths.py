@@ -69,7 +69,7 @@ class Endpoints:
             raise DflashError(
                 ErrorCode.bad_request,
                 f"socket paths in {self.runtime_dir} are up to {longest} bytes; the limit is "
-                + f"{PATH_LIMIT_BYTES}: set DFLASHD_RUNTIME_DIR to a shorter directory",
+                f"{PATH_LIMIT_BYTES}: set DFLASHD_RUNTIME_DIR to a shorter directory",
             )
 
     @property

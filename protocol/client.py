@@ -1,0 +1,191 @@
+"""The asyncio client of a dflashd daemon."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import TracebackType
+from typing import Self, Unpack, final
+
+import zmq
+
+from .ask import GenerateOptions, deadline_ms, generate_body, generate_frames
+from .channel import Channel
+from .codec import Message, decode, decode_body, encode
+from .errors import DflashError, ErrorCode
+from .generation import Generation
+from .link import LINGER_MS
+from .messages import (
+    Cancel,
+    Done,
+    FromControl,
+    Generate,
+    Retire,
+    Shutdown,
+    Snapshot,
+    SnapshotBody,
+    Spawn,
+    Status,
+)
+from .paths import Endpoints, runtime_dir as default_runtime_dir
+from .pending import Call, OnEvent
+from .stream import Stream
+
+TIMEOUT_S = 10.0
+SILENCE_S = 20.0
+DEADLINE_GRACE_S = 2.0
+"""How long after a deadline the daemon's own answer is waited for."""
+
+
+@final
+class AsyncClient:
+    """A connection to the daemon of ``runtime_dir``; use it as an async context manager.
+
+    ``timeout_s`` bounds connecting and every first answer; ``wait_s`` is how long a daemon that
+    is not there may take to appear (default: ``timeout_s``); after ``silence_s`` without a sign
+    of life it counts as gone. What goes wrong raises DflashError, misuse RuntimeError.
+    """
+
+    def __init__(
+        self,
+        runtime_dir: Path | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        wait_s: float | None = None,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        self._endpoints = Endpoints(runtime_dir or default_runtime_dir())
+        self._timeout_s = timeout_s
+        self._wait_s = timeout_s if wait_s is None else wait_s
+        self._silence_s = silence_s
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._requests: Channel | None = None
+        self._control: Channel | None = None
+        self._opening = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect. Raises DflashError(not_found) that says how to start a daemon."""
+        if self._context is not None:
+            raise RuntimeError("this client is already open")
+        self._context = zmq.Context()
+        try:
+            self._requests = await self._connect(self._context, self._endpoints.requests)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Cancel in the daemon what still runs, and disconnect. Idempotent."""
+        channels = (self._requests, self._control)
+        self._requests = self._control = None
+        context, self._context = self._context, None
+        for channel in channels:
+            if channel is not None:
+                channel.close()
+        if context is not None:
+            # Waits until the last messages have left, at most the linger time.
+            await asyncio.shield(asyncio.to_thread(context.destroy, LINGER_MS))
+
+    def generate(
+        self,
+        model: str,
+        prompt: str | None = None,
+        *,
+        deadline_s: float | None = None,
+        on_event: OnEvent | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Generation:
+        """Start a generation at once; see :class:`GenerateOptions` for the other arguments.
+
+        ``on_event`` gets Accepted (position, what it waits for) and load progress. Raises
+        DflashError(bad_request) that names what is wrong.
+        """
+        channel = self._requests
+        if channel is None:
+            raise RuntimeError("this client is not open: use 'async with'")
+        stream = Stream(channel.tell, on_event)
+        header = Generate(
+            id=stream.id,
+            model=model,
+            credit=stream.window.window,
+            deadline_ms=deadline_ms(deadline_s),
+        )
+        channel.ask(stream, generate_frames(header, generate_body(prompt, **options)))
+        if deadline_s is not None:
+            channel.end_by(stream, deadline_s + DEADLINE_GRACE_S)
+        return Generation(stream, self._timeout_s, asyncio.get_running_loop())
+
+    async def status(self) -> SnapshotBody:
+        """Return the daemon's whole state; loads nothing and disturbs nothing."""
+        call = Call(Snapshot)
+        message = await self._call(call, Status(id=call.id), must_answer=True)
+        return decode_body(SnapshotBody, message.body)
+
+    async def spawn(self, model: str, on_event: OnEvent | None = None) -> None:
+        """Load ``model`` and return when it is ready; ``on_event`` gets the progress."""
+        call = Call(Done, on_event)
+        _ = await self._call(call, Spawn(id=call.id, model=model))
+
+    async def retire(self, model: str, *, now: bool = False) -> None:
+        """Unload ``model`` and return when it is gone; ``now`` fails its running requests."""
+        call = Call(Done)
+        _ = await self._call(call, Retire(id=call.id, model=model, now=now))
+
+    async def shutdown(self, *, now: bool = False) -> None:
+        """Stop the daemon; return when it has said so or has closed the connection."""
+        call = Call(Done)
+        try:
+            _ = await self._call(call, Shutdown(id=call.id, now=now))
+        except DflashError as error:
+            if error.code is not ErrorCode.worker_lost:
+                raise
+
+    async def _call(
+        self,
+        call: Call,
+        header: Status | Spawn | Retire | Shutdown,
+        *,
+        must_answer: bool = False,
+    ) -> Message:
+        frames = encode(header)
+        _ = decode(frames, FromControl)
+        channel = await self._control_channel()
+        channel.ask(call, frames, must_answer=must_answer)
+        try:
+            return await call.result()
+        finally:
+            if not call.ended:  # we were cancelled
+                channel.tell(Cancel(id=call.id))
+                call.fail(DflashError(ErrorCode.cancelled, "the caller was cancelled"))
+
+    async def _control_channel(self) -> Channel:
+        async with self._opening:
+            if self._context is None:
+                raise RuntimeError("this client is not open: use 'async with'")
+            if self._control is None:
+                self._control = await self._connect(self._context, self._endpoints.control)
+            return self._control
+
+    async def _connect(self, context: zmq.Context[zmq.Socket[bytes]], url: str) -> Channel:
+        try:
+            channel = Channel(context, url, timeout_s=self._timeout_s, silence_s=self._silence_s)
+        except zmq.ZMQError as error:
+            raise DflashError(ErrorCode.internal, f"no socket can be opened: {error}") from error
+        try:
+            await channel.open(self._wait_s)
+        except BaseException:
+            channel.close()
+            raise
+        return channel

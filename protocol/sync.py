@@ -1,0 +1,187 @@
+"""The blocking client: :class:`AsyncClient` on a background loop, for any number of threads."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import Self, Unpack, final
+
+from .ask import GenerateOptions
+from .background import BackgroundLoop
+from .client import SILENCE_S, TIMEOUT_S, AsyncClient
+from .generation import Completion, Generation as AsyncGeneration
+from .messages import ChunkBody, DoneBody, SnapshotBody
+from .pending import OnEvent
+
+
+@final
+class Client:
+    """A connection to the daemon of ``runtime_dir``; parameters as for :class:`AsyncClient`.
+
+    Usable from several threads. It connects when first used or entered with ``with``; leaving,
+    or :meth:`close`, cancels what still runs. Callbacks run on the client's own thread.
+    """
+
+    def __init__(
+        self,
+        runtime_dir: Path | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        wait_s: float | None = None,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        self._client = AsyncClient(
+            runtime_dir, timeout_s=timeout_s, wait_s=wait_s, silence_s=silence_s
+        )
+        self._lock = threading.Lock()
+        self._background: BackgroundLoop | None = None
+        self._finalizer: weakref.finalize[..., Client] | None = None
+
+    def __enter__(self) -> Self:
+        _ = self._open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Cancel in the daemon what still runs, and disconnect. Idempotent."""
+        with self._lock:
+            finalizer, self._finalizer = self._finalizer, None
+            self._background = None
+        if finalizer is not None:
+            finalizer()
+
+    def generate(
+        self,
+        model: str,
+        prompt: str | None = None,
+        *,
+        deadline_s: float | None = None,
+        on_event: OnEvent | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Generation:
+        """Start a generation at once; see :meth:`AsyncClient.generate`."""
+        background = self._open()
+
+        async def start() -> AsyncGeneration:
+            return self._client.generate(
+                model, prompt, deadline_s=deadline_s, on_event=on_event, **options
+            )
+
+        return Generation(background.run(start()), background)
+
+    def status(self) -> SnapshotBody:
+        """Return the daemon's whole state; loads nothing and disturbs nothing."""
+        return self._open().run(self._client.status())
+
+    def spawn(self, model: str, on_event: OnEvent | None = None) -> None:
+        """Load ``model`` and return when it is ready; ``on_event`` gets the progress."""
+        self._open().run(self._client.spawn(model, on_event))
+
+    def retire(self, model: str, *, now: bool = False) -> None:
+        """Unload ``model`` and return when it is gone; ``now`` fails its running requests."""
+        self._open().run(self._client.retire(model, now=now))
+
+    def shutdown(self, *, now: bool = False) -> None:
+        """Stop the daemon; return when it has said so or has closed the connection."""
+        self._open().run(self._client.shutdown(now=now))
+
+    def _open(self) -> BackgroundLoop:
+        with self._lock:
+            if self._background is None:
+                background = BackgroundLoop("dflashd-client")
+                try:
+                    background.run(self._client.open())
+                except BaseException:
+                    background.stop()
+                    raise
+                self._background = background
+                # Also runs when the client is dropped and when the interpreter exits.
+                self._finalizer = weakref.finalize(self, _close, self._client, background)
+            return self._background
+
+
+def _close(client: AsyncClient, background: BackgroundLoop) -> None:
+    background.run(client.close())
+    background.stop()
+
+
+@final
+class Generation:
+    """Iterate over its chunks, or wait for the whole; see the asynchronous Generation.
+
+    Ctrl-C while iterating or waiting cancels it in the worker.
+    """
+
+    def __init__(self, generation: AsyncGeneration, background: BackgroundLoop) -> None:
+        self._generation = generation
+        self._background = background
+
+    @property
+    def id(self) -> bytes:
+        """The request's 128-bit id."""
+        return self._generation.id
+
+    @property
+    def stats(self) -> DoneBody | None:
+        """What the daemon says about it, once it has succeeded."""
+        return self._generation.stats
+
+    @property
+    def ended(self) -> bool:
+        """Whether its end has arrived; chunks may still be unread."""
+        return self._generation.ended
+
+    def __iter__(self) -> Chunks:
+        return Chunks(self, self._generation, self._background)
+
+    def wait(self) -> Completion:
+        """Read to the end and return the whole, what was iterated over before included."""
+        return self._background.run(self._generation.wait())
+
+    def cancel(self) -> None:
+        """Stop it in the worker and wait, for a bounded time, until that is confirmed."""
+        self._background.run(self._generation.cancel())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._generation.abandon()
+
+
+@final
+class Chunks:
+    """One iteration over a generation; leaving it early cancels the generation."""
+
+    def __init__(
+        self, owner: Generation, generation: AsyncGeneration, background: BackgroundLoop
+    ) -> None:
+        self._owner = owner  # a loop over a temporary must not drop it
+        self._generation = generation
+        self._background = background
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ChunkBody:
+        chunk = self._background.run(self._generation.next())
+        if chunk is None:
+            raise StopIteration
+        return chunk
+
+    def __del__(self) -> None:
+        self._generation.abandon()
