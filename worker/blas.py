@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from ..protocol.paths import cache_dir
 from . import blas_copy
 from .blas_verdict import refusal
 from .cpus import available_cpus
@@ -41,9 +42,16 @@ class BlasReport:
     threads: int = 0
 
 
+def prepare(cache: Path | None = None) -> BlasReport:
+    """Load the best BLAS that works here, once a process; raises RuntimeError if mlx came first.
+
+    ``cache`` is where the library is kept, by default dflashd's cache directory.
+    """
+    return _prepare(cache or cache_dir())
+
+
 @functools.cache
-def prepare(cache_dir: Path) -> BlasReport:
-    """Load the best BLAS that works here, once a process; raises RuntimeError if mlx came first."""
+def _prepare(cache: Path) -> BlasReport:
     override = os.environ.get(OVERRIDE, "").strip()
     if sys.platform != "linux":
         return BlasReport(name="system", reason="mlx uses the system's own BLAS on this platform")
@@ -57,8 +65,8 @@ def prepare(cache_dir: Path) -> BlasReport:
             "mlx has already bound the slow reference BLAS"
         )
     try:
-        library = Path(override) if override else blas_copy.renamed_copy(cache_dir)
-        why_not = refusal(library, cache_dir)
+        library = Path(override) if override else blas_copy.renamed_copy(cache)
+        why_not = refusal(library, cache)
     except (blas_copy.CopyFailed, OSError) as error:
         return BlasReport(name="reference", reason=str(error))
     if why_not:

@@ -14,11 +14,10 @@ from pathlib import Path
 
 _CANARY = Path(__file__).with_name("blas_canary.py")
 _CANARY_TIMEOUT_S = 60.0
-_CPU_FIELDS = frozenset(
-    # what names a CPU and what it can do, on x86 and on ARM; not its clock or its number
-    ("vendor_id", "model name", "cpu family", "model", "stepping", "flags")
-    + ("Features", "CPU implementer", "CPU architecture", "CPU variant", "CPU part")
-)
+_X86_FIELDS = ("vendor_id", "model name", "cpu family", "model", "stepping", "flags")
+_ARM_FIELDS = ("Features", "CPU implementer", "CPU architecture", "CPU variant", "CPU part")
+_CPU_FIELDS = frozenset((*_X86_FIELDS, *_ARM_FIELDS))
+"""What names a CPU and what it can do; not its clock or its number."""
 
 
 def refusal(library: Path, cache_dir: Path) -> str:
@@ -44,7 +43,9 @@ def _try(library: Path) -> tuple[str, bool]:
     """The verdict, and whether it will be the same next time."""
     command = [sys.executable, "-I", str(_CANARY), str(library)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_CANARY_TIMEOUT_S)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_CANARY_TIMEOUT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{library} could not be tried: {error}", False
     if done.returncode < 0:

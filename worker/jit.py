@@ -1,0 +1,70 @@
+"""mlx's run-time compiler on a CPU: used where it works, switched off where it does not.
+
+``mx.compile`` on a CPU writes C++, calls ``g++`` and loads the result. Without a compiler mlx
+falls back by itself; with one that is broken (no headers, a disk mounted noexec) every compiled
+function raises. And it writes below the shared temporary directory, where another user could
+leave a library for us to load.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..protocol.paths import cache_dir
+
+COMPILER = "g++"
+"""What mlx calls, by this name, from PATH."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JitReport:
+    """Whether compiled functions are used. ``reason`` says why, or why not."""
+
+    active: bool
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{'on' if self.active else 'off'}: {self.reason}"
+
+
+def prepare(*, private: bool = True) -> JitReport:
+    """Try the compiler once and switch ``mx.compile`` off if it fails; after ``blas.prepare``.
+
+    ``private`` keeps the kernels in dflashd's cache directory, where only we can write. That sets
+    ``TMPDIR`` for the whole process: a process that is not ours says no.
+    """
+    import mlx.core as mx
+
+    if mx.default_device().type != mx.DeviceType.cpu:
+        return JitReport(active=True, reason="compiled functions run on the GPU")
+    if "MLX_DISABLE_COMPILE" in os.environ:
+        return JitReport(active=False, reason="MLX_DISABLE_COMPILE is set")
+    if shutil.which(COMPILER) is None:
+        mx.disable_compile()
+        return JitReport(active=False, reason=f"there is no {COMPILER} in PATH")
+    try:
+        if private:
+            os.environ["TMPDIR"] = str(_private_folder(cache_dir() / "jit"))
+        trial = mx.compile(lambda x: mx.exp(x) * 3 + mx.sqrt(x) - 1)
+        mx.eval(trial(mx.array([1.0, 4.0])))
+    except (OSError, RuntimeError) as error:
+        mx.disable_compile()
+        said = str(error).rpartition("the output is: ")[2].strip().splitlines()
+        why = said[0][:300] if said else "it said nothing"
+        return JitReport(active=False, reason=f"{COMPILER} does not work for mlx: {why}")
+    return JitReport(active=True, reason=f"{shutil.which(COMPILER)}")
+
+
+def _private_folder(folder: Path) -> Path:
+    """``folder``, made if need be and writable for us alone; raises OSError if it is not ours."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    state = folder.stat()
+    if state.st_uid != os.geteuid():
+        raise PermissionError(f"{folder} belongs to another user")
+    if stat.S_IMODE(state.st_mode) & 0o022:
+        folder.chmod(0o700)
+    return folder
