@@ -28,6 +28,6 @@ def configure(worker: str, epoch: int) -> None:
     handler = logging.StreamHandler(sys.stderr)
     where = f"worker={_value(worker)} epoch={epoch}".replace("%", "%%")
     handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s %(message)s {where}"))
-    root = logging.getLogger()
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
+    logging.getLogger().addHandler(handler)
+    # Libraries stay at their default, warnings: a hub client logs every request.
+    logging.getLogger("dflashd").setLevel(logging.INFO)

@@ -140,7 +140,7 @@ class Loop:
         self._active[id] = ActiveRequest(
             assignment=assignment,
             model=model,
-            assigned_at_s=self._clock(),
+            assigned_at_s=self._clock() - assignment.waited_s,
             served_s=self._schedule.floor_s,
             credit=assignment.credit,
         )
@@ -211,7 +211,7 @@ class Loop:
                 return
             result = request.result(generation, self._clock(), self._pid, self._engine.held_bytes())
             self._effects.done(request.assignment.id, result)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a request's border
             failure = request_failure(error, self._engine)
             _log_failure("request_failed", failure, error, _fields(request))
         else:
@@ -244,7 +244,7 @@ class Loop:
             return
         try:
             request.generation.close()
-        except Exception:
+        except Exception:  # noqa: BLE001 - a request's border
             log.exception(line("close_failed", **_fields(request)))
 
     # --- loads -------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class Loop:
         name = loading.name
         try:
             model = self._registry.load(name, loading.body, progress)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a load's border
             failure = load_failure(error, self._engine)
             if loading.abandoned is not None:
                 failure = Withdrawn(loading.abandoned)

@@ -12,7 +12,10 @@ from .engine import Generation, HeldModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One request as it is handed to the loop; ``deadline_s`` is the time that remains."""
+    """One request as it is handed to the loop.
+
+    ``deadline_s`` is the time that remained when it arrived, ``waited_s`` ago.
+    """
 
     id: bytes
     model: str
@@ -21,6 +24,7 @@ class Assignment:
     deadline_s: float | None = None
     queued_ms: float = 0
     load_ms: float = 0
+    waited_s: float = 0
 
 
 @dataclass(slots=True, kw_only=True)

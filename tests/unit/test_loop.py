@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dflashd.protocol.errors import DflashError, ErrorCode
-from scripted_engine import PREFILL, Stage, Step, say, talk
+
+from .scripted_engine import PREFILL, Stage, Step, say, talk
 
 
 def test_loop_answers_in_order() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
 from dflashd.protocol.messages import LoadBody
 from dflashd.worker.engine import Progress
-from scripted_engine import PREFILL, Stage, say, talk
+
+from .scripted_engine import PREFILL, Stage, say, talk
 
 BODY = LoadBody(target="t")
 

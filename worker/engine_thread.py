@@ -1,0 +1,116 @@
+"""The engine thread: it imports mlx, owns the loop, and sleeps until there is work."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import final
+
+from ..protocol.codec import Message
+from .dispatch import dispatch
+from .effects import Effects
+from .engine import Engine
+from .lifeline import Watchdog
+from .log import line, log
+from .loop import Loop, Pulse
+
+HANG_S = 900.0
+"""No single step, nor the silence between two progress calls of a load, takes this long."""
+
+_Arrived = tuple[Message, float]
+"""A message and the moment it came."""
+
+
+@final
+class EngineThread:
+    """Runs a loop on its own thread; ``put`` hands it messages from any other.
+
+    ``make_engine`` is called on the thread itself: all mlx work, its import included, is there.
+    ``on_end`` is called last, when the loop was stopped or something broke.
+    """
+
+    def __init__(
+        self,
+        make_engine: Callable[[], Engine],
+        effects: Effects,
+        on_end: Callable[[], None],
+        *,
+        hang_s: float = HANG_S,
+    ) -> None:
+        self._make_engine = make_engine
+        self._effects = effects
+        self._on_end = on_end
+        self._watchdog = Watchdog(hang_s)
+        self._inbox: queue.SimpleQueue[_Arrived] = queue.SimpleQueue()
+        self._loop: Loop | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self.failure: BaseException | None = None
+        """What ended the thread, if not a stop."""
+        self.ended = False
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def put(self, message: Message) -> None:
+        """Hand a command over; it takes effect before the next step."""
+        self._inbox.put((message, time.monotonic()))
+
+    @property
+    def pulse(self) -> Pulse:
+        """Health figures, from any thread; zeros until the engine is up."""
+        return Pulse() if self._loop is None else self._loop.pulse
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:  # noqa: BLE001 - this thread's border
+            log.exception(line("engine_broke", error=type(error).__name__))
+            self.failure = error
+        finally:
+            self._watchdog.rest()
+            self.ended = True
+            self._on_end()
+
+    def _serve(self) -> None:
+        self._watchdog.beat(time.monotonic())
+        engine = self._make_engine()
+        loop = Loop(
+            engine,
+            self._effects,
+            clock=time.monotonic,
+            pid=os.getpid(),
+            intake=self._take_in,
+        )
+        self._loop = loop
+        log.info(line("engine_ready"))
+        while not loop.stopped:
+            if not loop.step() and not loop.stopped:
+                self._sleep(loop)
+
+    def _take_in(self) -> None:
+        """Carry out what has arrived; the loop calls this often while it works."""
+        self._watchdog.beat(time.monotonic())
+        while True:
+            try:
+                arrived = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            self._carry_out(arrived)
+
+    def _sleep(self, loop: Loop) -> None:
+        self._watchdog.rest()
+        try:
+            arrived = self._inbox.get(timeout=loop.idle_s())
+        except queue.Empty:
+            return
+        self._watchdog.beat(time.monotonic())
+        self._carry_out(arrived)
+
+    def _carry_out(self, arrived: _Arrived) -> None:
+        message, arrived_at_s = arrived
+        if self._loop is not None:
+            dispatch(message, time.monotonic() - arrived_at_s, self._loop, self._effects)

@@ -1,0 +1,43 @@
+"""Memory of this process: what it holds, how to give it back, and when it ran out.
+
+Imports mlx: only for processes that prepared the BLAS.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import mlx.core as mx
+import psutil
+
+_PHRASES = (
+    "out of memory",
+    "insufficient memory",
+    "unable to allocate",
+    "[malloc",
+    "bad_alloc",
+    "cudaerrormemoryallocation",
+)
+"""How mlx and its backends say that an allocation failed, in lower case."""
+
+_process = psutil.Process()
+
+
+def held_bytes() -> int:
+    """Memory this process holds, buffers that mlx keeps for reuse included.
+
+    The larger of what the system and what mlx count: GPU memory may be missing in the former.
+    """
+    return max(_process.memory_info().rss, mx.get_active_memory() + mx.get_cache_memory())
+
+
+def reclaim() -> None:
+    """Collect what is unreachable and return mlx's spare buffers to the system."""
+    gc.collect()
+    mx.clear_cache()
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether ``error`` is an allocation that failed."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(phrase in text for phrase in _PHRASES)
