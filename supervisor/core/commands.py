@@ -7,7 +7,7 @@ from ...protocol.messages import Cancel, Failed, Retire, Shutdown, Spawn
 from . import stopping
 from .events import Peer
 from .intake import unknown_model
-from .records import SERVING, Command, WorkerState
+from .records import SENTENCE_CHARACTERS, SERVING, Command, WorkerState
 from .state import State
 
 
@@ -81,4 +81,6 @@ def refuse(
     s: State, peer: Peer, id: bytes, code: ErrorCode, message: str, *, retryable: bool = False
 ) -> None:
     """End a command at once without success."""
-    s.tell(peer, Failed(id=id, code=code, message=message[:4096], retryable=retryable))
+    s.tell(
+        peer, Failed(id=id, code=code, message=message[:SENTENCE_CHARACTERS], retryable=retryable)
+    )

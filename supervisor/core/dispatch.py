@@ -8,7 +8,7 @@ from ...protocol.errors import ErrorCode
 from ...protocol.messages import Accepted, Assign
 from . import ending, starting, stopping
 from .intake import fatal_sentence
-from .records import SERVING, Phase, Request, Worker, WorkerState
+from .records import SENTENCE_CHARACTERS, SERVING, Phase, Request, Worker, WorkerState
 from .state import State
 
 
@@ -112,7 +112,7 @@ def announce(s: State, worker: Worker, now: float) -> None:
     for model in s.models_of(worker):
         if not model.queue:
             continue
-        sentence = waits_for(model.name, worker)
+        sentence = waits_for(model.name, worker)[:SENTENCE_CHARACTERS]
         for position, request in enumerate(model.queue.values(), start=1):
             if request.told != sentence:
                 tell_position(s, request, position, sentence, now)

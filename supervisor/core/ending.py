@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import Cancel, Failed, Header
-from .records import Phase, Request, Worker
+from .records import SENTENCE_CHARACTERS, Phase, Request, Worker
 from .state import State
 
 
@@ -69,7 +69,7 @@ def fail(
     header = Failed(
         id=request.id,
         code=code,
-        message=message[:4096],
+        message=message[:SENTENCE_CHARACTERS],
         retryable=retryable,
         retry_after_s=retry_after_s,
     )
@@ -84,7 +84,7 @@ def fail_active(s: State, worker: Worker, code: ErrorCode, message: str) -> None
         header = Failed(
             id=request.id,
             code=ErrorCode.cancelled if cancelled else code,
-            message="cancelled by its client" if cancelled else message[:4096],
+            message="cancelled by its client" if cancelled else message[:SENTENCE_CHARACTERS],
             retryable=not cancelled,
         )
         answer(s, request, header)

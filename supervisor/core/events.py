@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
+from ...protocol.errors import ErrorCode
 from ...protocol.messages import Header
 
 
@@ -22,6 +23,15 @@ class ClientSent(Struct, frozen=True, kw_only=True):
     peer: Peer
     header: Header
     body: bytes = b""
+
+
+class ClientErred(Struct, frozen=True, kw_only=True):
+    """A client sent what cannot be read; ``id`` is the request's, where that much is clear."""
+
+    peer: Peer
+    code: ErrorCode
+    message: str
+    id: bytes | None = None
 
 
 class ClientVanished(Struct, frozen=True, kw_only=True):
@@ -69,7 +79,7 @@ class ProcessStartFailed(Struct, frozen=True, kw_only=True):
 
 
 class WorkerExited(Struct, frozen=True, kw_only=True):
-    """A worker's process ended and is reaped. ``status`` as in subprocess: −n is signal n."""
+    """A worker's process ended and is reaped. ``status`` as in subprocess: -n is signal n."""
 
     worker: str
     epoch: int
@@ -87,6 +97,7 @@ class TimePassed(Struct, frozen=True, kw_only=True):
 
 Event = (
     ClientSent
+    | ClientErred
     | ClientVanished
     | ClientOverflowed
     | WorkerSent

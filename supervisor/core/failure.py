@@ -38,7 +38,7 @@ def exited(s: State, worker: Worker, event: WorkerExited, now: float) -> None:
             s.enter(worker, WorkerState.stopped, None)
         return
     if event.log_tail:
-        reason = f"{reason}; its last words: {event.log_tail[-2000:]}"
+        reason = f"{reason}; its last words: {event.log_tail[-1500:]}"
     if event.status == EXIT_CONFIGURATION:
         gone(s, worker, now, f"the worker of this model {reason}")
         give_up(s, worker, reason)
@@ -142,6 +142,6 @@ def back_off(s: State, worker: Worker, now: float) -> None:
 
 def give_up(s: State, worker: Worker, reason: str) -> None:
     """Keep a worker down until an operator spawns it."""
-    worker.reason = reason[:4000]
+    worker.reason = reason
     s.note("worker_fatal_reason", worker=worker.name, reason=reason[-500:])
     s.enter(worker, WorkerState.fatal, None)

@@ -7,8 +7,8 @@ from difflib import get_close_matches
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import WINDOW_CHUNKS, AddCredit, Cancel, Failed, Generate
 from . import ending
-from .events import ClientOverflowed, ClientVanished, Peer
-from .records import Phase, Request, WorkerState
+from .events import ClientErred, ClientOverflowed, ClientVanished, Peer
+from .records import SENTENCE_CHARACTERS, Phase, Request, WorkerState
 from .state import State
 
 
@@ -46,6 +46,12 @@ def refusal(s: State, header: Generate, body: bytes, now: float) -> Failed | Non
     model = s.models.get(header.model)
     if model is None:
         return failed(header, ErrorCode.not_found, unknown_model(s, header.model))
+    return refusal_of_worker(s, header, now) or refusal_of_queue(s, header, len(body))
+
+
+def refusal_of_worker(s: State, header: Generate, now: float) -> Failed | None:
+    """Why a model's worker takes nothing, if it does not."""
+    model = s.models[header.model]
     worker = s.workers[model.worker]
     if worker.state is WorkerState.fatal:
         return failed(header, ErrorCode.load_failed, fatal_sentence(model.name, worker.reason))
@@ -59,12 +65,16 @@ def refusal(s: State, header: Generate, body: bytes, now: float) -> Failed | Non
                 retryable=True,
                 retry_after_s=left_s,
             )
-    if not body:
-        return failed(header, ErrorCode.bad_request, "a generate needs a body that says what")
+    return None
+
+
+def refusal_of_queue(s: State, header: Generate, body_bytes: int) -> Failed | None:
+    """Why nobody more may wait, if so."""
+    model = s.models[header.model]
     full = (
         len(model.queue) >= s.limits.queued_requests_per_model
         or s.queued >= s.limits.queued_requests
-        or s.queued_bytes + len(body) > s.limits.queued_bytes
+        or s.queued_bytes + body_bytes > s.limits.queued_bytes
     )
     if full:
         return failed(
@@ -90,7 +100,7 @@ def failed(
     return Failed(
         id=header.id,
         code=code,
-        message=message[:4096],
+        message=message[:SENTENCE_CHARACTERS],
         retryable=retryable,
         retry_after_s=retry_after_s,
     )
@@ -144,6 +154,17 @@ def cancel(s: State, peer: Peer, header: Cancel, now: float) -> None:
         request.phase = Phase.cancelling
         request.due_at = now + s.limits.cancel_timeout_s
         s.order(s.workers[request.worker], Cancel(id=request.id))
+
+
+def erred(s: State, event: ClientErred, now: float) -> None:
+    """Answer what cannot be read; a request it belongs to ends by that, and only once."""
+    s.counters["client_protocol_errors"] += 1
+    request = None if event.id is None else s.requests.get(event.id)
+    if request is not None and request.peer == event.peer:
+        ending.fail(s, request, now, event.code, event.message)
+    else:
+        refused = Failed(id=event.id, code=event.code, message=event.message[:SENTENCE_CHARACTERS])
+        s.tell(event.peer, refused)
 
 
 def vanished(s: State, event: ClientVanished, now: float) -> None:

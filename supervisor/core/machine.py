@@ -39,6 +39,7 @@ from . import (
 )
 from .effects import Effect, SendSnapshot, StopServing
 from .events import (
+    ClientErred,
     ClientOverflowed,
     ClientSent,
     ClientVanished,
@@ -94,6 +95,8 @@ class Core:
                 self._client_sent(event, now)
             case TimePassed():
                 timers.passed(s, now)
+            case ClientErred():
+                intake.erred(s, event, now)
             case ClientVanished():
                 intake.vanished(s, event, now)
             case ClientOverflowed():

@@ -8,6 +8,9 @@ from enum import Enum, StrEnum
 from ...protocol.messages import LoadBody, LoadedBody
 from .events import Peer
 
+SENTENCE_CHARACTERS = 2000
+"""Longest sentence we write into a header: four bytes each leave room in the header's limit."""
+
 
 class WorkerState(StrEnum):
     """Where a worker is in its life; ``stopped`` and ``fatal`` need no deadline."""

@@ -47,7 +47,7 @@ def done(s: State, worker: Worker, header: Done, event: WorkerSent, now: float) 
         return
     worker.moved_at = now
     s.models[request.model].completed += 1
-    end(s, worker, request, header, event.body, now)
+    end(s, request, header, event.body, now)
 
 
 def failed(s: State, worker: Worker, header: Failed, event: WorkerSent, now: float) -> None:
@@ -66,16 +66,14 @@ def failed(s: State, worker: Worker, header: Failed, event: WorkerSent, now: flo
     if request is None:
         return
     worker.moved_at = now
-    end(s, worker, request, header, event.body, now)
+    end(s, request, header, event.body, now)
 
 
-def end(
-    s: State, worker: Worker, request: Request, header: Done | Failed, body: bytes, now: float
-) -> None:
+def end(s: State, request: Request, header: Done | Failed, body: bytes, now: float) -> None:
     """Answer with the worker's own last word."""
     ending.answer(s, request, header, body)
     ending.release(s, request)
-    worker.idle_since = now
+    s.workers[request.worker].idle_since = now
 
 
 def leased(s: State, worker: Worker, id: bytes, epoch: int | None) -> Request | None:

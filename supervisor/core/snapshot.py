@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ...protocol.messages import ModelStatus, SnapshotBody, WorkerStatus
-from .records import Model, Phase, Worker, WorkerState
+from .records import SENTENCE_CHARACTERS, Model, Phase, Worker, WorkerState
 from .state import State
 
 
@@ -47,7 +47,7 @@ def worker_status(worker: Worker, now: float) -> WorkerStatus:
         memory_bytes=worker.memory_bytes,
         restarts=worker.restarts,
         retry_in_s=retry_in_s,
-        reason=worker.reason[:4096],
+        reason=worker.reason[:SENTENCE_CHARACTERS],
     )
 
 

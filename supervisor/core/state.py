@@ -12,7 +12,7 @@ from ...protocol.messages import Header, LoadBody
 from ..limits import Limits
 from .effects import Effect, Note, SendToClient, SendToWorker
 from .events import Peer
-from .records import Command, Model, Request, Worker, WorkerState
+from .records import SENTENCE_CHARACTERS, Command, Model, Request, Worker, WorkerState
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -100,7 +100,10 @@ class State:
             self.tell(
                 command.peer,
                 messages.Failed(
-                    id=command.id, code=code, message=message[:4096], retryable=retryable
+                    id=command.id,
+                    code=code,
+                    message=message[:SENTENCE_CHARACTERS],
+                    retryable=retryable,
                 ),
             )
         commands.clear()

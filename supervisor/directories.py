@@ -1,0 +1,39 @@
+"""The daemon's directories: private, ours, and free of what a dead daemon left."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from .errors import UnsafeDirectory
+
+
+def make_private(path: Path) -> None:
+    """Make a directory only we can enter, or check that it is one. Raises UnsafeDirectory."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = path.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            raise UnsafeDirectory(f"{path} is a symbolic link; a directory is needed")
+        if status.st_uid != os.geteuid():
+            raise UnsafeDirectory(f"{path} belongs to another user; choose another directory")
+        if stat.S_IMODE(status.st_mode) & 0o077:
+            path.chmod(0o700)
+    except OSError as error:
+        raise UnsafeDirectory(f"{path} cannot be used: {error}") from error
+
+
+def remove_sockets(paths: Iterable[Path]) -> list[Path]:
+    """Remove socket files; only the holder of the directory's lock may. Returns those removed."""
+    removed: list[Path] = []
+    for path in paths:
+        try:
+            if not stat.S_ISSOCK(path.lstat().st_mode):
+                raise UnsafeDirectory(f"{path} is not a socket; move it away")
+            path.unlink()
+        except FileNotFoundError:
+            continue
+        removed.append(path)
+    return removed

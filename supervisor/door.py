@@ -1,0 +1,164 @@
+"""One ROUTER socket: receives without waiting, sends through a bounded outbox per peer."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, deque
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import cast, final
+
+import zmq
+
+from ..protocol.codec import Kinds
+from ..protocol.envelope import BODY_LIMIT_BYTES
+
+HIGH_WATER_MESSAGES = 1000
+OUTBOX_MESSAGES = 4096
+OUTBOX_BYTES = 64 * 2**20
+"""More than this waiting for one peer means that it does not read; twice that is the end."""
+
+_FRAMES_LIMIT = 8
+_OPTIONS = {
+    zmq.ROUTER_MANDATORY: 1,
+    zmq.LINGER: 500,
+    zmq.SNDHWM: HIGH_WATER_MESSAGES,
+    zmq.RCVHWM: HIGH_WATER_MESSAGES,
+    zmq.MAXMSGSIZE: BODY_LIMIT_BYTES,
+    zmq.HANDSHAKE_IVL: 5000,
+    zmq.HEARTBEAT_IVL: 5000,
+    zmq.HEARTBEAT_TIMEOUT: 20000,
+}
+
+
+class Delivery(Enum):
+    """What became of a message."""
+
+    on_its_way = "on_its_way"
+    peer_gone = "peer_gone"
+    peer_slow = "peer_slow"
+    dropped = "dropped"
+
+
+@final
+class Outbox:
+    """What waits for one peer because its pipe is full."""
+
+    def __init__(self) -> None:
+        self.messages: deque[list[bytes]] = deque()
+        self.bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether this peer has stopped reading."""
+        return len(self.messages) >= OUTBOX_MESSAGES or self.bytes >= OUTBOX_BYTES
+
+    def put(self, message: list[bytes]) -> None:
+        """Add one message at the end."""
+        self.messages.append(message)
+        self.bytes += sum(map(len, message))
+
+    def pop(self) -> None:
+        """Drop the first message: it is sent."""
+        self.bytes -= sum(map(len, self.messages.popleft()))
+
+
+@final
+class Door:
+    """A bound socket, private to its owner. One thread only; nothing here ever waits."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: Path, kinds: Kinds) -> None:
+        self.name = path.stem
+        self.kinds = kinds
+        self.counters: Counter[str] = Counter()
+        self._path = path
+        self._outboxes: dict[bytes, Outbox] = {}
+        self._socket = context.socket(zmq.ROUTER)
+        for option, value in _OPTIONS.items():
+            self._socket.setsockopt(option, value)
+        old_mask = os.umask(0o177)
+        try:
+            self._socket.bind(f"ipc://{path}")
+        finally:
+            os.umask(old_mask)
+        path.chmod(0o600)
+
+    def fileno(self) -> int:
+        """Readable when something may have arrived; ask :attr:`has_message` after every use."""
+        return cast("int", self._socket.getsockopt(zmq.FD))
+
+    @property
+    def has_message(self) -> bool:
+        """Whether something can be received now."""
+        return bool(cast("int", self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether any peer has messages waiting in its outbox."""
+        return bool(self._outboxes)
+
+    def receive(self, limit: int) -> Iterator[tuple[bytes, list[bytes]]]:
+        """At most ``limit`` messages that are there already: (routing id, frames)."""
+        for _ in range(limit):
+            try:
+                identity, *frames = self._socket.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            if len(frames) > _FRAMES_LIMIT:
+                self.counters["oversized"] += 1
+                continue
+            yield identity, frames
+
+    def send(self, identity: bytes, frames: list[bytes]) -> Delivery:
+        """Send one message to one peer, in order, now or as soon as it reads."""
+        outbox = self._outboxes.get(identity)
+        message = [identity, *frames]
+        if outbox is None:
+            try:
+                self._socket.send_multipart(message, zmq.DONTWAIT)
+            except zmq.Again:
+                outbox = self._outboxes[identity] = Outbox()
+            except zmq.ZMQError as error:
+                return self._failed(error)
+            else:
+                return Delivery.on_its_way
+        if not outbox.is_full:
+            outbox.put(message)
+            return Delivery.on_its_way
+        if len(outbox.messages) >= 2 * OUTBOX_MESSAGES or outbox.bytes >= 2 * OUTBOX_BYTES:
+            self.counters["undeliverable"] += 1
+            return Delivery.dropped
+        outbox.put(message)
+        return Delivery.peer_slow
+
+    def flush(self) -> list[bytes]:
+        """Send what waits; returns the peers that turned out to be gone."""
+        gone: list[bytes] = []
+        for identity, outbox in list(self._outboxes.items()):
+            try:
+                while outbox.messages:
+                    self._socket.send_multipart(outbox.messages[0], zmq.DONTWAIT)
+                    outbox.pop()
+            except zmq.Again:
+                continue
+            except zmq.ZMQError as error:
+                self._failed(error)
+                gone.append(identity)
+            del self._outboxes[identity]
+        return gone
+
+    def forget(self, identity: bytes) -> None:
+        """Drop what waits for a peer that will not read any more."""
+        self._outboxes.pop(identity, None)
+
+    def close(self) -> None:
+        """Close and remove the socket file; what was sent may still leave for a moment."""
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
+
+    def _failed(self, error: zmq.ZMQError) -> Delivery:
+        if error.errno != zmq.EHOSTUNREACH:
+            raise error
+        self.counters["unreachable"] += 1
+        return Delivery.peer_gone

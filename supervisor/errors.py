@@ -1,0 +1,15 @@
+"""Why the daemon cannot run; each class named by who must act."""
+
+from __future__ import annotations
+
+
+class DaemonError(Exception):
+    """The daemon cannot serve; the message says what to do."""
+
+
+class AlreadyServed(DaemonError):
+    """Another daemon serves this directory."""
+
+
+class UnsafeDirectory(DaemonError):
+    """A directory is not private to its owner, or not usable."""

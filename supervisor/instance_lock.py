@@ -1,0 +1,84 @@
+"""One daemon per runtime directory: a lock file that names its holder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self, final
+
+import msgspec
+
+from .errors import AlreadyServed, UnsafeDirectory
+
+LOCK_NAME = "dflashd.lock"
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds a lock."""
+
+    pid: int
+    instance: str
+
+
+@final
+class InstanceLock:
+    """Held while the daemon lives; the file is gone afterwards.
+
+    Raises AlreadyServed on entry when another process holds it.
+    """
+
+    def __init__(self, runtime_dir: Path, instance: str) -> None:
+        self.path = runtime_dir / LOCK_NAME
+        self._instance = instance
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        while self._fd < 0:
+            self._fd = self._try_lock()
+        text = msgspec.json.encode(Holder(pid=os.getpid(), instance=self._instance))
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, text + b"\n", 0)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # Unlinked while held: whoever opened the old file sees that it is not the path's any more.
+        self.path.unlink(missing_ok=True)
+        os.close(self._fd)
+        self._fd = -1
+
+    def _try_lock(self) -> int:
+        """A locked descriptor of the file at the path, or -1 if that was replaced meanwhile."""
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            fd = os.open(self.path, flags, 0o600)
+        except OSError as error:
+            raise UnsafeDirectory(f"{self.path} cannot be used: {error}") from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(fd).st_ino == self.path.stat().st_ino:
+                return fd
+        except BlockingIOError:
+            message = self._refusal(os.pread(fd, 4096, 0))
+            os.close(fd)
+            raise AlreadyServed(message) from None
+        except FileNotFoundError:
+            pass
+        os.close(fd)
+        return -1
+
+    def _refusal(self, text: bytes) -> str:
+        try:
+            who = f"dflashd (pid {msgspec.json.decode(text, type=Holder).pid})"
+        except msgspec.MsgspecError:
+            who = "another dflashd"
+        return (
+            f"{who} serves {self.path.parent} already: stop it with `dflashctl shutdown`, "
+            "or give this one another runtime_dir"
+        )

@@ -1,0 +1,98 @@
+"""Which processes are ours, on disk, so that a next daemon can end what a killed one left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import final
+
+import msgspec
+import psutil
+
+from .log import line, log
+
+REGISTRY_NAME = "workers.json"
+MARKER = "DFLASHD_INSTANCE"
+"""Environment variable by which a worker is known to be of one daemon and no other."""
+
+_SAME_START_S = 2.0
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker process: its pid, when it started (epoch seconds), and whose it is."""
+
+    pid: int
+    created_at: float
+    instance: str
+    worker: str
+
+
+@final
+class ProcessRegistry:
+    """The file of live workers. Written under the runtime directory's lock only."""
+
+    def __init__(self, runtime_dir: Path, instance: str) -> None:
+        self.path = runtime_dir / REGISTRY_NAME
+        self._instance = instance
+        self._entries: dict[int, Entry] = {}
+
+    def add(self, pid: int, worker: str) -> None:
+        """Remember a process that was just started."""
+        with contextlib.suppress(psutil.Error):
+            created_at = psutil.Process(pid).create_time()
+            self._entries[pid] = Entry(
+                pid=pid, created_at=created_at, instance=self._instance, worker=worker
+            )
+            self._write()
+
+    def remove(self, pid: int) -> None:
+        """Forget a process that is reaped."""
+        if self._entries.pop(pid, None) is not None:
+            self._write()
+
+    def close(self) -> None:
+        """Remove the file: nothing of ours is left."""
+        self.path.unlink(missing_ok=True)
+
+    def sweep(self) -> list[Entry]:
+        """Kill what a dead daemon left behind, never a stranger. Returns what was killed."""
+        killed = [entry for entry in self._read() if _kill_if_ours(entry)]
+        self.path.unlink(missing_ok=True)
+        return killed
+
+    def _read(self) -> list[Entry]:
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=list[Entry])
+        except FileNotFoundError:
+            return []
+        except (OSError, msgspec.MsgspecError) as error:
+            log.warning(line("registry_unreadable", path=self.path, reason=error))
+            return []
+
+    def _write(self) -> None:
+        temporary = self.path.with_suffix(".new")
+        try:
+            temporary.write_bytes(msgspec.json.encode(list(self._entries.values())))
+            temporary.replace(self.path)
+        except OSError as error:
+            # The registry is a second net: workers end with us by other means too.
+            log.warning(line("registry_unwritable", path=self.path, reason=error))
+
+
+def _kill_if_ours(entry: Entry) -> bool:
+    """Kill a process (and its group) if pid, start time and marker all say that it is ours."""
+    try:
+        process = psutil.Process(entry.pid)
+        if abs(process.create_time() - entry.created_at) > _SAME_START_S:
+            return False
+        if process.environ().get(MARKER) != entry.instance:
+            return False
+        if os.getpgid(entry.pid) == entry.pid:
+            os.killpg(entry.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    except (psutil.Error, OSError):
+        return False
+    return True

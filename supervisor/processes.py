@@ -1,0 +1,155 @@
+"""Worker processes: started in groups of their own, watched, signalled, reaped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, final
+
+from . import worker_log
+from .exit_watch import ExitWatch
+from .process_registry import MARKER, ProcessRegistry
+
+SIGNALS = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Process:
+    """One live worker process, and what only it and we know."""
+
+    worker: str
+    epoch: int
+    child: subprocess.Popen[bytes]
+    secret: bytes
+    log: Path
+    log_start_bytes: int
+    watch: ExitWatch
+
+
+@final
+class Processes:
+    """All worker processes of this daemon.
+
+    ``on_exit(worker, epoch, status, log_tail)`` is called once for each, after it is reaped;
+    whoever decides sets it before the first start.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        workers_url: str,
+        log_dir: Path,
+        instance: str,
+        registry: ProcessRegistry,
+    ) -> None:
+        self._command = list(command)
+        self._workers_url = workers_url
+        self._log_dir = log_dir
+        self._instance = instance
+        self._registry = registry
+        self.on_exit: Callable[[str, int, int, str], None] = _unheard
+        self._live: dict[tuple[str, int], Process] = {}
+
+    def start(self, worker: str, epoch: int) -> int:
+        """Start a process and return its pid. Raises OSError.
+
+        Must run in the main thread: on Linux a worker is tied to the thread that started it.
+        """
+        secret = secrets.token_bytes(32)
+        path = worker_log.log_path(self._log_dir, worker)
+        log_fd = worker_log.open_log(path)
+        try:
+            log_start_bytes = os.fstat(log_fd).st_size
+            child = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,  # its end tells the worker that we are gone
+                stdout=log_fd,
+                stderr=log_fd,
+                env=self._environment(worker, epoch, secret),
+                start_new_session=True,
+            )
+        finally:
+            os.close(log_fd)
+        loop = asyncio.get_running_loop()
+        key = (worker, epoch)
+        watch = ExitWatch(loop, child.pid, lambda: self._ended(key))
+        self._live[key] = Process(
+            worker=worker,
+            epoch=epoch,
+            child=child,
+            secret=secret,
+            log=path,
+            log_start_bytes=log_start_bytes,
+            watch=watch,
+        )
+        self._registry.add(child.pid, worker)
+        return child.pid
+
+    def signal(self, worker: str, epoch: int, how: Literal["terminate", "kill"]) -> bool:
+        """Signal a process's whole group; False when there is no such process."""
+        process = self._live.get((worker, epoch))
+        if process is None:
+            return False
+        # The leader is not reaped before its watch fires, so the group's id is still its own.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.child.pid, SIGNALS[how])
+        return True
+
+    def is_known(self, worker: str, epoch: int, pid: int, secret: bytes) -> bool:
+        """Whether this is the process we started for that incarnation."""
+        process = self._live.get((worker, epoch))
+        return (
+            process is not None
+            and process.child.pid == pid
+            and secrets.compare_digest(process.secret, secret)
+        )
+
+    @property
+    def count(self) -> int:
+        """How many are alive."""
+        return len(self._live)
+
+    def kill_all(self) -> None:
+        """Kill and reap every process, at the daemon's own unexpected end."""
+        for process in list(self._live.values()):
+            self.signal(process.worker, process.epoch, "kill")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.child.wait(timeout=5)
+            process.watch.close()
+            self._registry.remove(process.child.pid)
+        self._live.clear()
+
+    def _ended(self, key: tuple[str, int]) -> None:
+        process = self._live.pop(key)
+        # Grandchildren first, while the unreaped leader keeps the group's id from being reused.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.child.pid, signal.SIGKILL)
+        status = process.child.wait()
+        if process.child.stdin is not None:
+            process.child.stdin.close()
+        self._registry.remove(process.child.pid)
+        log_tail = worker_log.tail(process.log, process.log_start_bytes)
+        self.on_exit(process.worker, process.epoch, status, log_tail)
+
+    def _environment(self, worker: str, epoch: int, secret: bytes) -> Mapping[str, str]:
+        return {
+            **os.environ,
+            MARKER: self._instance,
+            "DFLASHD_WORKERS": self._workers_url,
+            "DFLASHD_WORKER": worker,
+            "DFLASHD_EPOCH": str(epoch),
+            "DFLASHD_SECRET": secret.hex(),
+            "DFLASHD_SUPERVISOR_PID": str(os.getpid()),
+        }
+
+
+def _unheard(worker: str, epoch: int, status: int, log_tail: str) -> None:
+    raise RuntimeError(f"nobody hears of the end of {worker}-{epoch}: {status}, {log_tail}")

@@ -1,0 +1,85 @@
+"""``dflashd``: the daemon's command line."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from ..protocol.errors import DflashError
+from . import log
+from .config import Config, ConfigError, load
+from .daemon import WORKER_COMMAND, Daemon
+from .errors import AlreadyServed, DaemonError
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_BUSY = 75
+"""Another daemon serves the directory (EX_TEMPFAIL of sysexits.h)."""
+EXIT_CONFIGURATION = 78
+"""The configuration cannot be used: starting again does not help (EX_CONFIG)."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of ``dflashd``; the exit status."""
+    parsed = parser().parse_args(arguments)
+    log.configure()
+    path: Path | None = parsed.config
+    try:
+        config = Config() if path is None else load(path)
+        return run(config)
+    except ConfigError as error:
+        return complain(str(error), EXIT_CONFIGURATION)
+
+
+def run(config: Config, *, worker_command: Sequence[str] = WORKER_COMMAND) -> int:
+    """Serve until told to stop; the exit status."""
+
+    async def serve() -> None:
+        await Daemon(config, worker_command=worker_command).run(announce)
+
+    try:
+        asyncio.run(serve())
+    except AlreadyServed as error:
+        return complain(str(error), EXIT_BUSY)
+    except DaemonError as error:
+        return complain(str(error), EXIT_FAILED)
+    except DflashError as error:
+        return complain(error.message, EXIT_CONFIGURATION)
+    return EXIT_OK
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments of ``dflashd``."""
+    top = argparse.ArgumentParser(
+        prog="dflashd", description="Keeps several DFlash models live on one machine."
+    )
+    top.add_argument("--version", action="version", version=version("dflashd"))
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    serve = commands.add_parser("serve", help="serve in the foreground until stopped")
+    serve.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="TOML file with the models (see dflashd.example.toml)",
+    )
+    return top
+
+
+def announce(sentence: str) -> None:
+    """Say on stdout that clients may come."""
+    sys.stdout.write(sentence + "\n")
+    sys.stdout.flush()
+
+
+def complain(sentence: str, status: int) -> int:
+    """Say why not, on stderr."""
+    sys.stderr.write(f"dflashd: {sentence}\n")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

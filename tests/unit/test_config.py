@@ -1,0 +1,106 @@
+"""Configuration files: what is accepted, and how the rest is refused."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dflashd.protocol.messages import LoadBody
+from dflashd.supervisor import config
+from dflashd.supervisor.limits import Limits
+
+EXAMPLE = Path(__file__).parents[2] / "dflashd.example.toml"
+
+
+def parse(text: str) -> config.Config:
+    return config.parse(text, source="x.toml", base_dir=Path("/base"))
+
+
+def test_example_file_is_valid_and_says_every_limit_with_its_default() -> None:
+    """The example works as it is, mentions every limit, and shows the true default of each."""
+    loaded = config.load(EXAMPLE)
+    assert set(loaded.models) == {"smollm", "big"}
+    written = tomllib.loads(EXAMPLE.read_text())["daemon"]
+    assert set(written) == set(Limits.__struct_fields__)
+    assert loaded.daemon == config.DaemonSection()
+
+
+def test_example_file_shows_every_key_of_a_model() -> None:
+    """A reader of the example learns of every key a model may have."""
+    written = tomllib.loads(EXAMPLE.read_text())["models"]["big"]
+    assert set(written) == set(LoadBody.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("[daemon]\npong_timeout = 3", ("pong_timeout ", "[daemon]", "pong_timeout_s")),
+        ("[deamon]\n", ("deamon", "top level", "daemon")),
+        ("[models.a]\ntarget='t'\ndrat='d'", ("drat", "[models.a]", "draft")),
+        (
+            "[models.a]\ntarget='t'\n[models.a.sampling]\ntemprature=1",
+            ("temprature", "[models.a.sampling]", "temperature"),
+        ),
+        (
+            "[models.'q/w.1']\ntarget='t'\nblock_token=1",
+            ("block_token ", "[models.q/w.1]", "block_tokens"),
+        ),
+    ],
+)
+def test_unknown_key_is_named_with_its_section_and_the_nearest_known(
+    text: str, parts: tuple[str, ...]
+) -> None:
+    """A misspelt key is an error that says where it is and what was meant."""
+    with pytest.raises(config.ConfigError) as caught:
+        parse(text)
+    assert all(part in str(caught.value) for part in ("x.toml", *parts))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[daemon]\nping_interval_s = 0",
+        "[daemon]\nqueued_requests = 'many'",
+        "[daemon]\nqueued_requests = true",
+        "[models.a]\n",
+        "[models.'../a']\ntarget = 't'",
+        "[models.a]\ntarget = 't'\nblock_tokens = 65",
+        "models = 3",
+        "daemon = 'x'",
+        "[models]\na = 1",
+        "[daemon\n",
+    ],
+)
+def test_wrong_values_are_one_sentence(text: str) -> None:
+    """A value of the wrong type or range is refused in one line, never accepted."""
+    with pytest.raises(config.ConfigError) as caught:
+        parse(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_paths_count_from_the_file_and_repositories_stay() -> None:
+    """``./x`` is made absolute beside the file; ``owner/name`` is left alone."""
+    loaded = parse("[daemon]\nruntime_dir='run'\n[models.a]\ntarget='./w'\ndraft='z-lab/x'")
+    assert loaded.runtime_dir == Path("/base/run")
+    assert loaded.models["a"].target == "/base/w"
+    assert loaded.models["a"].draft == "z-lab/x"
+
+
+def test_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
+    """A file that is not there is named."""
+    with pytest.raises(config.ConfigError, match=r"gone\.toml cannot be read"):
+        config.load(tmp_path / "gone.toml")
+
+
+def test_empty_file_is_a_daemon_without_models() -> None:
+    """Everything has a default."""
+    assert parse("") == config.Config()
+
+
+def test_json_schema_is_json_and_knows_the_sections() -> None:
+    """The schema can be published as it is."""
+    text = msgspec.json.encode(config.json_schema()).decode()
+    assert all(word in text for word in ("DaemonSection", "LoadBody", "pong_timeout_s"))
