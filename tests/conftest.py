@@ -1,18 +1,29 @@
-"""What every test needs before it starts: a fast BLAS, before anything imports mlx."""
+"""What tests share. A fast BLAS comes first: before anything imports mlx."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import settings
 
-from dflashd.worker import blas, jit
+from dflashd.protocol.paths import cache_dir
+from dflashd.worker import blas, jit, open_files
+from dflashd.worker.embedded import SMOLLM2
+from dflashd.worker.embedded_folder import embedded_folder
 
 blas.prepare()
 jit.prepare(private=False)
+
+# Two busy cores make any deadline a coin toss; in CI the same examples run every time.
+settings.register_profile("here", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
 @pytest.fixture
@@ -21,3 +32,17 @@ def short_dir() -> Generator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="dfd", dir="/tmp"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder() -> Path:
+    """The embedded model, fetched once and then kept in the user's cache."""
+    return embedded_folder(SMOLLM2, cache_dir(), lambda *_: None)
+
+
+@pytest.fixture(scope="session")
+def smollm2_tokenizer(smollm2_folder: Path) -> Any:
+    """The embedded model's tokenizer, as mlx-lm wraps it."""
+    with open_files.kept():
+        from mlx_lm.tokenizer_utils import load
+    return load(smollm2_folder)
