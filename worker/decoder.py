@@ -1,0 +1,132 @@
+"""The two ways to turn a prompt into tokens: one at a time, or a drafted block at a time.
+
+A decoder holds one request's caches. Its only synchronisation with the device is one evaluation per
+prefill chunk and one per cycle.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import mlx.core as mx
+
+from .acceptance import judge
+from .drafting import Drafter
+from .features import FeatureTap
+from .sampling import Sampler, token_id
+from .targets.target import Target
+
+
+class Decoder(Protocol):
+    """One request's way through the target."""
+
+    block_tokens: int
+    """Longest run one cycle can commit; 1 for plain decoding."""
+
+    def prefill(self, chunk: list[int]) -> None:
+        """Append a chunk of the prompt that is not its last."""
+        ...
+
+    def first(self, chunk: list[int]) -> int:
+        """Append the prompt's last chunk and choose the first token: the anchor."""
+        ...
+
+    def cycle(self, anchor: int, limit: int) -> tuple[int, ...]:
+        """The 1 to ``limit`` tokens that follow ``anchor``, the newest token so far."""
+        ...
+
+
+class PlainDecoder:
+    """One target step per token; the next step runs while the last token is being used."""
+
+    block_tokens = 1
+
+    def __init__(self, target: Target, sampler: Sampler) -> None:
+        self._target = target
+        self._sampler = sampler
+        self._caches = target.make_caches()
+        self._next: mx.array | None = None
+
+    def prefill(self, chunk: list[int]) -> None:
+        self._target.prefill(mx.array([chunk]), self._caches)
+        _evaluate(self._caches)
+
+    def first(self, chunk: list[int]) -> int:
+        logits = self._target.prefill(mx.array([chunk]), self._caches)
+        return token_id(self._sampler.choose(logits[0, -1]))
+
+    def cycle(self, anchor: int, limit: int) -> tuple[int, ...]:
+        token = self._next if self._next is not None else self._after(mx.array([[anchor]]))
+        self._next = None
+        if limit > 1:
+            self._next = self._after(token[None])
+            mx.async_eval(token, self._next)
+        return (token_id(token),)
+
+    def _after(self, token: mx.array) -> mx.array:
+        """The token behind ``token`` [1, 1], as [1], lazily."""
+        logits = self._target.verify(token, self._caches)
+        return self._sampler.choose(logits[:, -1])
+
+
+class BlockDecoder:
+    """Draft a block, verify it in one pass, roll back what was refused (arXiv 2602.06036)."""
+
+    def __init__(
+        self, target: Target, drafter: Drafter, tap: FeatureTap, sampler: Sampler, block_tokens: int
+    ) -> None:
+        self.block_tokens = block_tokens
+        self._target = target
+        self._drafter = drafter
+        self._tap = tap
+        self._sampler = sampler
+        self._caches = target.make_caches()
+        self._draft_caches = drafter.draft.make_caches()
+        self._pending: mx.array | None = None
+        """Features of committed tokens that are not context yet: all but the anchor's."""
+
+    def prefill(self, chunk: list[int]) -> None:
+        self._prefill(chunk)
+        _evaluate(self._caches, self._draft_caches)
+
+    def first(self, chunk: list[int]) -> int:
+        anchor = self._sampler.choose(self._prefill(chunk)[0, -1])
+        _evaluate(self._draft_caches, anchor)
+        return token_id(anchor)
+
+    def cycle(self, anchor: int, limit: int) -> tuple[int, ...]:
+        rows = min(self.block_tokens, limit)
+        if rows < 2:
+            return self._step(anchor)
+        proposal = self._drafter.propose(
+            anchor, rows, self._pending, self._draft_caches, self._sampler
+        )
+        tokens = mx.concatenate([mx.array([anchor]), proposal.tokens])
+        logits = self._verify(tokens[None])
+        committed = judge(proposal, logits[0], self._sampler).committed()
+        self._target.rollback(self._caches, rows - len(committed))
+        self._pending = self._tap.features()[:, : len(committed)]
+        return committed
+
+    def _prefill(self, chunk: list[int]) -> mx.array:
+        with self._tap.armed():
+            logits = self._target.prefill(mx.array([chunk]), self._caches)
+        self._drafter.draft.extend_context(self._tap.features(), self._draft_caches)
+        return logits
+
+    def _verify(self, tokens: mx.array) -> mx.array:
+        with self._tap.armed():
+            return self._target.verify(tokens, self._caches)
+
+    def _step(self, anchor: int) -> tuple[int, ...]:
+        logits = self._verify(mx.array([[anchor]]))
+        token = token_id(self._sampler.choose(logits[0, -1]))
+        fresh = self._tap.features()
+        old = self._pending
+        self._pending = fresh if old is None else mx.concatenate([old, fresh], axis=1)
+        return (token,)
+
+
+def _evaluate(*trees: Any) -> None:
+    """Evaluate arrays and the state of caches, nested in any way."""
+    mx.eval([[cache.state for cache in tree] if isinstance(tree, list) else tree for tree in trees])

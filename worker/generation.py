@@ -1,0 +1,184 @@
+"""One request being generated, step by step."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+from ..protocol.errors import DflashError, ErrorCode
+from ..protocol.messages import GenerateBody
+from .chat import encode
+from .decoder import Decoder
+from .model import Model
+from .sampling import Sampler
+from .text import TextStream
+
+Engine = Literal["dflash", "plain"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What one step produced; ``text`` is empty while a character is incomplete."""
+
+    tokens: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """What a generation tells about itself, as far as the engine knows it."""
+
+    finish_reason: Literal["stop", "length"]
+    stop_string: str | None
+    engine: Engine
+    engine_reason: str
+    block_tokens: int
+    cycles: int
+    acceptance_length_tokens: float
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    prefill_ms: float
+    decode_ms: float
+
+
+class Generation:
+    """A request of one model. One step is one prefill chunk or one decode cycle.
+
+    All calls belong to the thread that loaded the model.
+
+    Raises:
+        DflashError: bad_request when the prompt does not fit, unsupported when ``speculation`` is
+            ``strict`` and the model has no draft.
+    """
+
+    def __init__(self, model: Model, body: GenerateBody) -> None:
+        prompt = encode(model.tokenizer, body, model.vocab_size)
+        self._limit = _token_limit(model, body, len(prompt))
+        self.engine: Engine
+        self.engine, self.engine_reason = _engine(model, body)
+        self._eos: frozenset[int] = frozenset() if body.ignore_eos else model.eos_token_ids
+        self._prompt = prompt
+        self._prefilled = 0
+        self._chunk_tokens = model.defaults.prefill_chunk_tokens
+        sampler = Sampler(body.sampling, model.defaults.sampling)
+        self._decoder: Decoder | None = model.decoder(self.engine, sampler)
+        self._block_tokens = self._decoder.block_tokens
+        self._text = TextStream(model.tokenizer, body.stop)
+        self._anchor = -1
+        self._generated = 0
+        self._cycles = 0
+        self._committed = 0
+        self._prefill_s = 0.0
+        self._decode_s = 0.0
+        self._finish_reason: Literal["stop", "length"] | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step ended the request."""
+        return self._finish_reason is not None
+
+    @property
+    def phase(self) -> Literal["prefill", "decode"]:
+        """What the next step does."""
+        return "prefill" if self._prefilled < len(self._prompt) else "decode"
+
+    def step(self) -> Output | None:
+        """One prefill chunk or one decode cycle; None when it produced no token.
+
+        Raises:
+            RuntimeError: the generation is finished or closed, or the device failed.
+        """
+        if self._decoder is None or self.finished:
+            raise RuntimeError("step of a generation that has ended")
+        started = time.perf_counter()
+        if self.phase == "prefill":
+            output = self._prefill_step(self._decoder)
+            self._prefill_s += time.perf_counter() - started
+        else:
+            output = self._decode_step(self._decoder)
+            self._decode_s += time.perf_counter() - started
+        return output
+
+    def statistics(self) -> Statistics:
+        """Figures so far; ``finish_reason`` is ``length`` for a generation that was cut short."""
+        return Statistics(
+            finish_reason=self._finish_reason or "length",
+            stop_string=self._text.stopped,
+            engine=self.engine,
+            engine_reason=self.engine_reason,
+            block_tokens=self._block_tokens,
+            cycles=self._cycles,
+            acceptance_length_tokens=self._committed / self._cycles if self._cycles else 0.0,
+            prompt_tokens=len(self._prompt),
+            cached_tokens=0,
+            generated_tokens=self._generated,
+            prefill_ms=self._prefill_s * 1e3,
+            decode_ms=self._decode_s * 1e3,
+        )
+
+    def close(self) -> None:
+        """Give the caches back; a second call does nothing."""
+        self._decoder = None
+
+    def _prefill_step(self, decoder: Decoder) -> Output | None:
+        chunk = self._prompt[self._prefilled : self._prefilled + self._chunk_tokens]
+        if self._prefilled + len(chunk) < len(self._prompt):
+            decoder.prefill(chunk)
+            self._prefilled += len(chunk)
+            return None
+        self._anchor = decoder.first(chunk)
+        self._prefilled += len(chunk)
+        return self._emit((self._anchor,))
+
+    def _decode_step(self, decoder: Decoder) -> Output:
+        committed = decoder.cycle(self._anchor, self._limit - self._generated)
+        self._cycles += 1
+        self._committed += len(committed)
+        self._anchor = committed[-1]
+        return self._emit(committed)
+
+    def _emit(self, committed: tuple[int, ...]) -> Output:
+        """Take tokens up to the first that ends the request; those behind it never existed."""
+        kept: list[int] = []
+        text = ""
+        for token in committed:
+            if token in self._eos:
+                self._finish_reason = "stop"
+                break
+            kept.append(token)
+            text += self._text.push((token,))
+            self._generated += 1
+            if self._text.stopped is not None:
+                self._finish_reason = "stop"
+            elif self._generated >= self._limit:
+                self._finish_reason = "length"
+            if self._finish_reason is not None:
+                break
+        if self._finish_reason is not None:
+            text += self._text.finish()
+        return Output(tokens=tuple(kept), text=text)
+
+
+def _token_limit(model: Model, body: GenerateBody, prompt_tokens: int) -> int:
+    """How many tokens may be generated: what was asked for, as far as the context reaches."""
+    room = model.context_tokens - prompt_tokens
+    if room < 1:
+        raise DflashError(
+            ErrorCode.bad_request,
+            f"the prompt has {prompt_tokens} tokens, model {model.name} has a context of "
+            f"{model.context_tokens}; shorten it or raise context_tokens",
+        )
+    return min(body.max_tokens or model.defaults.max_tokens, room)
+
+
+def _engine(model: Model, body: GenerateBody) -> tuple[Engine, str]:
+    if body.speculation == "off":
+        return "plain", "the request asked for speculation off"
+    if model.engine == "plain" and body.speculation == "strict":
+        raise DflashError(
+            ErrorCode.unsupported,
+            f"speculation is strict but model {model.name} decodes plainly: {model.engine_reason}",
+        )
+    return model.engine, model.engine_reason

@@ -1,0 +1,255 @@
+"""A loaded model: a target, and a draft that was checked against it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import mlx.core as mx
+import mlx.nn as nn
+import psutil
+from mlx.utils import tree_flatten
+from mlx_lm.utils import dequantize_model, load_model as load_mlx_model, load_tokenizer
+
+from ..protocol.errors import DflashError, ErrorCode
+from ..protocol.messages import LoadBody
+from .checkpoint import TargetShape, check_pair, draft_config, is_draft, read_config
+from .decoder import BlockDecoder, Decoder, PlainDecoder
+from .digest import Report, weights_digest
+from .draft import load_draft
+from .drafting import Drafter
+from .features import FeatureTap
+from .sampling import Sampler
+from .sources import resolve
+from .targets import adapt, supported_families
+from .targets.target import Target
+
+log = logging.getLogger(__name__)
+
+DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+DEFAULT_CONTEXT_TOKENS = 8192
+FLOAT32_HEADROOM = 1.25
+"""Memory a float32 copy must leave for caches, as a factor of its own size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A target with or without a draft, ready to generate. Sizes in bytes and tokens."""
+
+    name: str
+    digest: str
+    engine: Literal["dflash", "plain"]
+    engine_reason: str
+    block_tokens: int
+    context_tokens: int
+    memory_bytes: int
+    device: str
+    dtype: str
+    tokenizer: Any
+    eos_token_ids: frozenset[int]
+    vocab_size: int
+    defaults: LoadBody
+    target: Target
+    drafter: Drafter | None
+
+    def decoder(self, engine: Literal["dflash", "plain"], sampler: Sampler) -> Decoder:
+        """A fresh decoder for one request."""
+        if engine == "plain" or self.drafter is None:
+            return PlainDecoder(self.target, sampler)
+        tap = FeatureTap(self.target.layers, self.drafter.draft.config.target_layer_ids)
+        return BlockDecoder(self.target, self.drafter, tap, sampler, self.block_tokens)
+
+
+def load_model(name: str, body: LoadBody, report: Report) -> Model:
+    """Load what ``body`` names. Nothing outside the returned value is changed.
+
+    Raises:
+        DflashError: not_found, unsupported, load_failed or out_of_memory, in one sentence.
+    """
+    target_folder = resolve(body.target, report, "target")
+    draft_folder = resolve(body.draft, report, "draft") if body.draft else None
+    folders = [target_folder, *([draft_folder] if draft_folder else [])]
+    with _typed_errors(name):
+        digest = weights_digest(folders, report)
+        module, config = _load_target(target_folder, body)
+        dtype = _compute_dtype(module, body)
+        target = adapt(module, config)
+        drafter = _load_drafter(draft_folder, body, target, str(config.get("model_type")), dtype)
+        modules = [module, *([drafter.draft] if drafter else [])]
+        _evaluate(modules, drafter, report)
+        tokenizer = load_tokenizer(target_folder, eos_token_ids=config.get("eos_token_id"))
+    return Model(
+        name=name,
+        digest=digest,
+        engine="dflash" if drafter else "plain",
+        engine_reason="" if drafter else "no draft is configured for this model",
+        block_tokens=_block_tokens(body, drafter),
+        context_tokens=_context_tokens(body, config),
+        memory_bytes=_memory_bytes(modules, drafter),
+        device=str(mx.default_device().type).rpartition(".")[2],
+        dtype=str(dtype or "as stored").rpartition(".")[2],
+        tokenizer=tokenizer,
+        eos_token_ids=frozenset(tokenizer.eos_token_ids),
+        vocab_size=_vocab_size(config, tokenizer),
+        defaults=body,
+        target=target,
+        drafter=drafter,
+    )
+
+
+def _load_target(folder: Path, body: LoadBody) -> tuple[nn.Module, dict[str, Any]]:
+    config = read_config(folder)
+    if is_draft(config):
+        raise DflashError(
+            ErrorCode.load_failed,
+            f"target {body.target} is a DFlash draft, not a model; put it under 'draft' and name "
+            "the model it was made for as 'target'",
+        )
+    module, config = load_mlx_model(folder, lazy=True)
+    return module, config
+
+
+def _compute_dtype(module: nn.Module, body: LoadBody) -> mx.Dtype | None:
+    """Cast ``module`` (lazily) to the dtype it is to compute in; None leaves it as stored.
+
+    CPUs are several times slower at anything but dense float32, so there ``auto`` means float32
+    where that fits.
+    """
+    if body.dtype == "keep":
+        return None
+    if body.dtype == "auto":
+        if mx.default_device().type != mx.DeviceType.cpu:
+            return None
+        needed = _float32_bytes(module) * FLOAT32_HEADROOM
+        available = psutil.virtual_memory().available
+        if needed > available:
+            log.warning("dtype kept reason=memory needed=%d available=%d", needed, available)
+            return None
+    dtype = DTYPES["float32" if body.dtype == "auto" else body.dtype]
+    dequantize_model(module)
+    module.set_dtype(dtype)
+    return dtype
+
+
+def _float32_bytes(module: nn.Module) -> int:
+    """Size of all weights as dense float32."""
+    packed = 0
+    for _, part in module.named_modules():
+        if "scales" in part and hasattr(part, "bits"):
+            packed += part.weight.size * (32 // part.bits - 1)
+    return 4 * (packed + sum(array.size for _, array in _parameters(module)))
+
+
+def _load_drafter(
+    folder: Path | None,
+    body: LoadBody,
+    target: Target,
+    family: str,
+    dtype: mx.Dtype | None,
+) -> Drafter | None:
+    if folder is None:
+        return None
+    where = str(body.draft)
+    shape = draft_config(read_config(folder), where)
+    if not target.supports_drafts:
+        raise DflashError(
+            ErrorCode.unsupported,
+            f"target {body.target} is of the family {family}, which cannot be "
+            f"drafted for; supported are {supported_families()}",
+        )
+    check_pair(shape, _target_shape(body, target), where)
+    draft = load_draft(folder, shape, dtype)
+    return Drafter(target, draft, _proposed_tokens(folder, shape.vocab_size))
+
+
+def _proposed_tokens(folder: Path, vocab_size: int) -> mx.array | None:
+    """The tokens this draft proposes at all, if its folder limits them to the frequent ones."""
+    file = folder / "frequent_tokens.json"
+    if not file.exists():
+        return None
+    tokens: list[int] = json.loads(file.read_text())
+    if not tokens or not all(type(t) is int and 0 <= t < vocab_size for t in tokens):
+        raise DflashError(
+            ErrorCode.load_failed, f"{file} must be a list of token ids below {vocab_size}"
+        )
+    return mx.array(sorted(set(tokens)), dtype=mx.uint32)
+
+
+def _target_shape(body: LoadBody, target: Target) -> TargetShape:
+    probe = target.embed(mx.array([[0]]))
+    return TargetShape(
+        name=body.target,
+        hidden_size=probe.shape[-1],
+        vocab_size=target.head(probe).shape[-1],
+        num_layers=len(target.layers),
+    )
+
+
+def _evaluate(modules: list[nn.Module], drafter: Drafter | None, report: Report) -> None:
+    """Bring the weights into memory, a layer at a time so that progress shows."""
+    parts: list[Any] = [layer for module in modules for layer in _layers(module)]
+    for done, part in enumerate(parts):
+        report("weights", done, len(parts), "layers")
+        mx.eval(part.parameters())
+    mx.eval([module.parameters() for module in modules], drafter.arrays if drafter else [])
+    report("weights", len(parts), len(parts), "layers")
+
+
+def _layers(module: Any) -> list[nn.Module]:
+    return module.layers
+
+
+def _block_tokens(body: LoadBody, drafter: Drafter | None) -> int:
+    if drafter is None:
+        return 1
+    return body.block_tokens or drafter.draft.config.block_tokens
+
+
+def _context_tokens(body: LoadBody, config: dict[str, Any]) -> int:
+    text: dict[str, Any] = config.get("text_config", config)
+    longest = int(text.get("max_position_embeddings") or DEFAULT_CONTEXT_TOKENS)
+    if body.context_tokens and body.context_tokens > longest:
+        raise DflashError(
+            ErrorCode.bad_request,
+            f"context_tokens {body.context_tokens} is more than the {longest} tokens that "
+            f"{body.target} was made for",
+        )
+    return body.context_tokens or longest
+
+
+def _vocab_size(config: dict[str, Any], tokenizer: Any) -> int:
+    text: dict[str, Any] = config.get("text_config", config)
+    return int(text.get("vocab_size") or len(tokenizer))
+
+
+def _parameters(module: nn.Module) -> list[tuple[str, mx.array]]:
+    return tree_flatten(module.parameters())  # pyright: ignore[reportReturnType]
+
+
+def _memory_bytes(modules: list[nn.Module], drafter: Drafter | None) -> int:
+    arrays = [array for module in modules for _, array in _parameters(module)]
+    arrays += drafter.arrays if drafter else []
+    return sum(array.nbytes for array in arrays)
+
+
+@contextmanager
+def _typed_errors(name: str) -> Generator[None]:
+    """Whatever mlx, mlx-lm or the file system says, as one sentence with a code."""
+    try:
+        yield
+    except DflashError:
+        raise
+    except (MemoryError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        log.exception("load_failed model=%s", name)
+        code = ErrorCode.out_of_memory if _is_out_of_memory(error) else ErrorCode.load_failed
+        raise DflashError(code, f"model {name} cannot be loaded: {error}"[:2000]) from None
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in text or "malloc" in text

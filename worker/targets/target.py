@@ -1,0 +1,92 @@
+"""What the engine needs of a target model, and the adapter for any mlx-lm model without a draft."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import make_prompt_cache
+
+Caches = list[Any]
+"""One mlx-lm cache per layer."""
+
+
+class Target(Protocol):
+    """A target model. Tokens are [1, L] integers, logits [1, rows, V]."""
+
+    backend: str
+    """The name under which this adapter's hooks would be claimed."""
+    supports_drafts: bool
+
+    def make_caches(self) -> Caches:
+        """Empty caches for one request."""
+        ...
+
+    def prefill(self, tokens: mx.array, caches: Caches) -> mx.array:
+        """Append ``tokens`` to the caches; logits of the last row only [1, 1, V], lazily."""
+        ...
+
+    def verify(self, tokens: mx.array, caches: Caches) -> mx.array:
+        """Append ``tokens`` to the caches; logits of every row [1, L, V]."""
+        ...
+
+    def rollback(self, caches: Caches, rows: int) -> None:
+        """Forget the newest ``rows`` rows of the last :meth:`verify`."""
+        ...
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The decoder layers, in the order of ``target_layer_ids``."""
+        ...
+
+    def embed(self, tokens: mx.array) -> mx.array:
+        """Input embeddings [1, L, H] as the target itself would use them."""
+        ...
+
+    def head(self, hidden: mx.array) -> mx.array:
+        """Logits of normed hidden rows [1, L, H]."""
+        ...
+
+    @property
+    def head_weight(self) -> mx.array | None:
+        """The head as one dense matrix [V, H], or None where it is quantised or more than that."""
+        ...
+
+
+class StockTarget:
+    """Any mlx-lm model, used exactly as mlx-lm uses it: plain decoding, no draft."""
+
+    backend = "stock"
+    supports_drafts = False
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def make_caches(self) -> Caches:
+        return make_prompt_cache(self._model)
+
+    def prefill(self, tokens: mx.array, caches: Caches) -> mx.array:
+        if tokens.shape[1] > 1:
+            self._model(tokens[:, :-1], cache=caches)
+        return self._model(tokens[:, -1:], cache=caches)
+
+    def verify(self, tokens: mx.array, caches: Caches) -> mx.array:
+        return self._model(tokens, cache=caches)
+
+    def rollback(self, caches: Caches, rows: int) -> None:
+        raise TypeError("a stock target has no rollback: it never verifies more than one row")
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        return self._model.layers
+
+    def embed(self, tokens: mx.array) -> mx.array:
+        raise TypeError("a stock target gives no embeddings: it has no draft")
+
+    def head(self, hidden: mx.array) -> mx.array:
+        raise TypeError("a stock target gives no head: it has no draft")
+
+    @property
+    def head_weight(self) -> mx.array | None:
+        return None
