@@ -1,0 +1,115 @@
+"""A real daemon process with fake workers, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from dflashd.protocol import Client, SnapshotBody
+
+FAKE_DAEMON = Path(__file__).with_name("fake_daemon.py")
+T = TypeVar("T")
+
+
+def wait_for(what: str, probe: Callable[[], T], limit_s: float = 15.0) -> T:
+    """Poll until ``probe`` gives something true; fail with ``what`` after ``limit_s``."""
+    end = time.monotonic() + limit_s
+    while not (value := probe()):
+        assert time.monotonic() < end, f"not in time: {what}"
+        time.sleep(0.01)
+    return value
+
+
+class DaemonProcess:
+    """Starts ``dflashd`` in a directory of its own, and leaves nothing behind."""
+
+    def __init__(self, models: dict[str, dict[str, Any]], **limits: float) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="dfd", dir="/tmp"))
+        self.runtime_dir = self.home / "run"
+        self.state_dir = self.home / "state"
+        self.config = self.home / "config.toml"
+        self.limits = limits
+        self.environment = {**os.environ, "DFLASHD_FAKE": json.dumps(models)}
+        self.write_config(list(models))
+        self.log = self.home / "daemon.log"
+        self.start()
+
+    def write_config(self, models: list[str]) -> None:
+        """Write the file the daemon reads."""
+        limits = "".join(f"{key} = {value}\n" for key, value in self.limits.items())
+        dirs = f'runtime_dir = "{self.runtime_dir}"\nstate_dir = "{self.state_dir}"\n'
+        sections = "".join(f'[models."{name}"]\ntarget = "fake"\n' for name in models)
+        self.config.write_text(f"[daemon]\n{dirs}{limits}{sections}")
+
+    def start(self) -> None:
+        """Start the daemon and wait for its ready line."""
+        with self.log.open("ab") as log:
+            self.child = subprocess.Popen(
+                [sys.executable, str(FAKE_DAEMON), str(self.config)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=self.environment,
+            )
+        assert self.child.stdout is not None
+        line = self.child.stdout.readline().decode()
+        assert "is ready" in line, self.log.read_text()
+
+    def client(self, **options: Any) -> Client:
+        """A client of this daemon."""
+        return Client(self.runtime_dir, timeout_s=10, **options)
+
+    def status(self) -> SnapshotBody:
+        """The daemon's state."""
+        with self.client() as client:
+            return client.status()
+
+    def worker_pids(self) -> list[int]:
+        """The live child processes of the daemon."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [child.pid for child in psutil.Process(self.child.pid).children()]
+        return []
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal the daemon."""
+        self.child.send_signal(number)
+
+    def wait(self, limit_s: float = 15.0) -> int:
+        """Wait for the daemon's end; its exit status."""
+        return self.child.wait(limit_s)
+
+    def close(self) -> str:
+        """End the daemon if it still runs, remove its directory, and return its log."""
+        pids = self.worker_pids()
+        if self.child.poll() is None:
+            self.child.terminate()
+            try:
+                self.child.wait(20)
+            except subprocess.TimeoutExpired:
+                self.child.kill()
+                self.child.wait(5)
+        assert self.child.stdout is not None
+        self.child.stdout.close()
+        wait_for("workers gone", lambda: not any(map(is_alive, pids)))
+        log = self.log.read_text()
+        shutil.rmtree(self.home, ignore_errors=True)
+        return log
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,260 @@
+"""A worker that speaks the real protocol, computes nothing, and misbehaves as it is told.
+
+``DFLASHD_FAKE`` holds JSON: {worker name: {flag: value}}; see :class:`Flags`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import msgspec
+import zmq
+
+from dflashd.protocol.codec import decode, encode
+from dflashd.protocol.errors import ErrorCode
+from dflashd.protocol.messages import (
+    AddCredit,
+    Assign,
+    Cancel,
+    Chunk,
+    ChunkBody,
+    Done,
+    DoneBody,
+    Failed,
+    Header,
+    Load,
+    Loaded,
+    LoadedBody,
+    LoadFailed,
+    Ping,
+    Pong,
+    Progress,
+    Register,
+    Stop,
+    ToWorker,
+)
+from dflashd.worker import lifeline
+
+
+class Flags(msgspec.Struct, forbid_unknown_fields=True):
+    """How to behave."""
+
+    exit_at_start: int | None = None
+    exit_at_load: int | None = None
+    last_words: str = ""
+    register: bool = True
+    load_s: float = 0.0
+    load_progress: bool = True
+    load_error: tuple[str, str] | None = None
+    chunks: int = 5
+    chunk_s: float = 0.01
+    text: str = "word "
+    ignore_cancel: bool = False
+    ignore_stop: bool = False
+    ignore_term: bool = False
+    deaf: bool = False
+    stuck_after: int | None = None
+    skip_seq: int | None = None
+    flood: bool = False
+    grandchild: bool = False
+
+
+@dataclass(slots=True)
+class Job:
+    """One request being answered."""
+
+    id: bytes
+    model: str
+    credit: int
+    chunks: int
+    next_at: float
+    seq: int = 0
+    cancelled: bool = False
+    queued_ms: int = 0
+    load_ms: int = 0
+
+
+class FakeWorker:
+    """One process: a DEALER and a loop."""
+
+    def __init__(self, flags: Flags) -> None:
+        self.flags = flags
+        self.name = os.environ["DFLASHD_WORKER"]
+        self.epoch = int(os.environ["DFLASHD_EPOCH"])
+        self.jobs: dict[bytes, Job] = {}
+        self.steps = 0
+        self.load_until: float | None = None
+        self.loaded_since = time.monotonic()
+        self.socket = zmq.Context().socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.ROUTING_ID, f"{self.name}-{self.epoch}".encode())
+        self.socket.setsockopt(zmq.IMMEDIATE, 1)
+        self.socket.setsockopt(zmq.LINGER, 200)
+        self.socket.connect(os.environ["DFLASHD_WORKERS"])
+
+    def run(self) -> NoReturn:
+        """Serve until told otherwise."""
+        secret = bytes.fromhex(os.environ["DFLASHD_SECRET"])
+        if self.flags.register:
+            self.send(Register(worker=self.name, epoch=self.epoch, pid=os.getpid(), secret=secret))
+        while True:
+            if self.socket.poll(2):
+                self.receive(decode(self.socket.recv_multipart(), ToWorker).header)
+            if self.load_until is not None:
+                self.load()
+            for job in list(self.jobs.values()):
+                self.step(job)
+
+    def send(self, header: Header, body: Any = None) -> None:
+        """Send one message."""
+        self.socket.send_multipart(encode(header, body))
+
+    def receive(self, header: Header) -> None:
+        """Take in one message."""
+        match header:
+            case Load():
+                if self.flags.exit_at_load is not None:
+                    self.leave(self.flags.exit_at_load)
+                self.loaded_since = time.monotonic()
+                self.load_until = time.monotonic() + self.flags.load_s
+            case Assign():
+                self.jobs[header.id] = Job(
+                    header.id,
+                    header.model,
+                    header.credit,
+                    self.flags.chunks,
+                    time.monotonic() + self.flags.chunk_s,
+                    queued_ms=header.queued_ms,
+                    load_ms=header.load_ms,
+                )
+            case AddCredit() if header.id in self.jobs:
+                self.jobs[header.id].credit += header.chunks
+            case Cancel() if header.id in self.jobs and not self.flags.ignore_cancel:
+                self.jobs[header.id].cancelled = True
+            case Ping() if not self.flags.deaf:
+                pong = Pong(
+                    epoch=self.epoch,
+                    n=header.n,
+                    steps=self.steps,
+                    active=len(self.jobs),
+                    memory_bytes=1000,
+                )
+                self.send(pong)
+            case Stop() if not self.flags.ignore_stop:
+                self.leave(0)
+            case _:
+                pass
+
+    def load(self) -> None:
+        """Make progress, and end it."""
+        now = time.monotonic()
+        if self.flags.load_progress:
+            done = int((now - self.loaded_since) * 1000)
+            total = int(self.flags.load_s * 1000)
+            self.send(
+                Progress(
+                    epoch=self.epoch,
+                    model=self.name,
+                    stage="weights",
+                    done=min(done, total),
+                    total=total,
+                    unit="bytes",
+                )
+            )
+        if self.load_until is None or now < self.load_until:
+            return
+        self.load_until = None
+        if self.flags.load_error is not None:
+            code, message = self.flags.load_error
+            failed = LoadFailed(
+                epoch=self.epoch, model=self.name, code=ErrorCode(code), message=message
+            )
+            self.send(failed)
+            return
+        body = LoadedBody(
+            digest="fake",
+            engine="dflash",
+            block_tokens=8,
+            context_tokens=1000,
+            memory_bytes=1000,
+            device="none",
+            dtype="none",
+        )
+        self.send(Loaded(epoch=self.epoch, model=self.name), body)
+
+    def step(self, job: Job) -> None:
+        """Do what is due for one job."""
+        if job.cancelled:
+            del self.jobs[job.id]
+            self.send(
+                Failed(id=job.id, epoch=self.epoch, code=ErrorCode.cancelled, message="cancelled")
+            )
+            return
+        stuck = self.flags.stuck_after is not None and job.seq >= self.flags.stuck_after
+        if stuck or time.monotonic() < job.next_at:
+            return
+        if job.seq >= job.chunks:
+            del self.jobs[job.id]
+            self.send(Done(id=job.id, epoch=self.epoch), self.statistics(job))
+        elif job.seq < job.credit or self.flags.flood:
+            self.steps += 1
+            seq = job.seq + (job.seq == self.flags.skip_seq)
+            body = ChunkBody(tokens=(job.seq,), text=self.flags.text)
+            self.send(Chunk(id=job.id, seq=seq, epoch=self.epoch), body)
+            job.seq += 1
+            job.next_at = time.monotonic() + self.flags.chunk_s
+
+    def statistics(self, job: Job) -> DoneBody:
+        """Made up, but well-formed."""
+        return DoneBody(
+            finish_reason="length",
+            engine="dflash",
+            model=job.model,
+            digest="fake",
+            worker_pid=os.getpid(),
+            block_tokens=8,
+            cycles=job.seq,
+            acceptance_length_tokens=1.0,
+            prompt_tokens=1,
+            cached_tokens=0,
+            generated_tokens=job.seq,
+            queued_ms=job.queued_ms,
+            load_ms=job.load_ms,
+            ttft_ms=1.0,
+            prefill_ms=1.0,
+            decode_ms=1.0,
+            memory_bytes=1000,
+        )
+
+    def leave(self, status: int) -> NoReturn:
+        """Exit at once, as a worker may."""
+        if self.flags.last_words:
+            print(self.flags.last_words, file=sys.stderr, flush=True)
+        self.socket.close()
+        self.socket.context.term()
+        os._exit(status)
+
+
+def main() -> None:
+    """Behave as told."""
+    table = msgspec.json.decode(os.environ.get("DFLASHD_FAKE", "{}"), type=dict[str, Flags])
+    flags = table.get(os.environ["DFLASHD_WORKER"], Flags())
+    lifeline.hold(int(os.environ["DFLASHD_SUPERVISOR_PID"]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore = signal.SIG_IGN if flags.ignore_term else signal.SIG_DFL
+    signal.signal(signal.SIGTERM, ignore)
+    if flags.grandchild:
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    if flags.exit_at_start is not None:
+        print(flags.last_words, file=sys.stderr, flush=True)
+        sys.exit(flags.exit_at_start)
+    FakeWorker(flags).run()
+
+
+if __name__ == "__main__":
+    main()
