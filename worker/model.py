@@ -18,6 +18,7 @@ from mlx_lm.utils import dequantize_model, load_model as load_mlx_model, load_to
 
 from ..protocol.errors import DflashError, ErrorCode
 from ..protocol.messages import LoadBody
+from . import memory
 from .checkpoint import TargetShape, check_pair, draft_config, is_draft, read_config
 from .decoder import BlockDecoder, Decoder, PlainDecoder
 from .digest import Report, weights_digest
@@ -246,10 +247,5 @@ def _typed_errors(name: str) -> Generator[None]:
         raise
     except (MemoryError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         log.exception("load_failed model=%s", name)
-        code = ErrorCode.out_of_memory if _is_out_of_memory(error) else ErrorCode.load_failed
+        code = ErrorCode.out_of_memory if memory.ran_out(error) else ErrorCode.load_failed
         raise DflashError(code, f"model {name} cannot be loaded: {error}"[:2000]) from None
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or "out of memory" in text or "malloc" in text
