@@ -18,7 +18,9 @@ WINDOW_CHUNKS = 64
 RequestId = Annotated[bytes, Meta(min_length=16, max_length=16)]
 """128 random bits, chosen by the client."""
 
-Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$")]
+# The lookahead keeps a final newline out, which a bare $ lets through.
+_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$(?!\n)"
+Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=_NAME_PATTERN)]
 """A configured model or worker name."""
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
