@@ -76,7 +76,7 @@ class EngineThread:
             self._on_end()
 
     def _serve(self) -> None:
-        self._watchdog.beat(time.monotonic())
+        self._beat()
         engine = self._make_engine()
         loop = Loop(
             engine,
@@ -84,6 +84,7 @@ class EngineThread:
             clock=time.monotonic,
             pid=os.getpid(),
             intake=self._take_in,
+            alive=self._beat,
         )
         self._loop = loop
         log.info(line("engine_ready"))
@@ -91,9 +92,11 @@ class EngineThread:
             if not loop.step() and not loop.stopped:
                 self._sleep(loop)
 
+    def _beat(self) -> None:
+        self._watchdog.beat(time.monotonic())
+
     def _take_in(self) -> None:
         """Carry out what has arrived; the loop calls this often while it works."""
-        self._watchdog.beat(time.monotonic())
         while True:
             try:
                 arrived = self._inbox.get_nowait()
@@ -107,7 +110,7 @@ class EngineThread:
             arrived = self._inbox.get(timeout=loop.idle_s())
         except queue.Empty:
             return
-        self._watchdog.beat(time.monotonic())
+        self._beat()
         self._carry_out(arrived)
 
     def _carry_out(self, arrived: _Arrived) -> None:

@@ -49,7 +49,11 @@ class Pulse:
 
 
 class Loop:
-    """Runs requests on loaded models. ``clock`` gives monotonic seconds; ``pid`` goes into Done."""
+    """Runs requests on loaded models.
+
+    ``clock`` gives monotonic seconds, ``pid`` goes into Done, ``alive`` is called whenever work
+    moves, from whatever thread it moves on.
+    """
 
     def __init__(
         self,
@@ -59,6 +63,7 @@ class Loop:
         clock: Callable[[], float],
         pid: int,
         intake: Callable[[], None] = lambda: None,
+        alive: Callable[[], None] = lambda: None,
         slow_consumer_s: float = SLOW_CONSUMER_S,
     ) -> None:
         self._engine = engine
@@ -66,6 +71,7 @@ class Loop:
         self._clock = clock
         self._pid = pid
         self._intake = intake
+        self._alive = alive
         self._slow_consumer_s = slow_consumer_s
         self._registry = Registry(engine)
         self._schedule = Schedule()
@@ -115,8 +121,7 @@ class Loop:
             self._loading.abandon(_unloaded(name))
             self._loading.unload_asked = True
             return
-        for request in [r for r in self._active.values() if r.assignment.model == name]:
-            self._fail(request, Withdrawn(_unloaded(name)))
+        self._fail_all(_unloaded(name), model=name)
         if self._registry.unload(name):
             log.info(line("model_unloaded", model=name))
         self._give_back()
@@ -137,13 +142,13 @@ class Loop:
         except DflashError as error:
             self._effects.failed(id, error)
             return
-        self._active[id] = ActiveRequest(
+        request = self._active[id] = ActiveRequest(
             assignment=assignment,
             model=model,
             assigned_at_s=self._clock() - assignment.waited_s,
-            served_s=self._schedule.floor_s,
             credit=assignment.credit,
         )
+        self._schedule.join(request)
 
     def add_credit(self, id: bytes, chunks: int) -> None:
         """The reader of a request took ``chunks``; nothing if the request has ended."""
@@ -151,7 +156,7 @@ class Loop:
         if request is None:
             return
         if request.credit == 0:
-            self._schedule.rejoin(request)
+            self._schedule.join(request)
         request.gain_credit(chunks)
 
     def cancel(self, id: bytes) -> None:
@@ -165,8 +170,7 @@ class Loop:
         if self._stopped:
             return
         self._stopped = True
-        for request in list(self._active.values()):
-            self._fail(request, Withdrawn(_STOPPING))
+        self._fail_all(_STOPPING)
         while self._loads:
             self._effects.load_failed(self._loads.popleft().name, Withdrawn(_STOPPING))
         if self._loading is not None:
@@ -191,11 +195,12 @@ class Loop:
         request = self._schedule.choose(self._active.values())
         if request is None:
             return False
+        self._alive()
         started_s = self._clock()
         self._advance(request)
         self._steps += 1
         now_s = self._clock()
-        request.served_s += now_s - started_s
+        self._schedule.charge(request, now_s - started_s)
         if now_s - self._measured_at_s >= _MEMORY_PERIOD_S:
             self._measure()
         return True
@@ -238,6 +243,12 @@ class Loop:
         self._effects.failed(request.assignment.id, failure)
         self._release(request)
 
+    def _fail_all(self, why: str, *, model: str | None = None) -> None:
+        """Fail the requests of one model or of all. On return nothing here refers to them."""
+        for request in list(self._active.values()):
+            if model in (None, request.assignment.model):
+                self._fail(request, Withdrawn(why))
+
     def _release(self, request: ActiveRequest) -> None:
         del self._active[request.assignment.id]
         if request.generation is None:
@@ -250,6 +261,7 @@ class Loop:
     # --- loads -------------------------------------------------------------------------------
 
     def _load(self, loading: Loading) -> None:
+        self._alive()
         self._loading = loading
         loading.resumed_at_s = self._clock()
         outcome = self._try_load(loading)
@@ -285,11 +297,13 @@ class Loop:
         return model
 
     def _progress(self, loading: Loading, stage: str, done: int, total: int, unit: str) -> None:
+        self._alive()
+        self._steps += 1
         self._effects.progress(loading.name, stage, done, total, unit)
         if threading.get_ident() != loading.thread:
+            # A download reports from threads of its own; commands wait until it returns.
             loading.check()
             return
-        self._steps += 1
         load_s = self._clock() - loading.resumed_at_s
         resumed_at_s = self._clock()
         self._intake()

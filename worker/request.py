@@ -34,8 +34,8 @@ class ActiveRequest:
     assignment: Assignment
     model: HeldModel
     assigned_at_s: float
-    served_s: float
-    """Engine time used, as the scheduler counts it: never behind the others when (re)joining."""
+    served_s: float = 0.0
+    """Engine time used, as the schedule counts it."""
     generation: Generation | None = None
     turn: int = 0
     """When it was last stepped, in turns of the loop: the order among equals."""

@@ -76,6 +76,7 @@ def talk(count: int, takes_s: float = 0.01) -> list[Step]:
 class ScriptedGeneration:
     steps: list[Step]
     clock: Clock
+    model: ScriptedModel
     finished: bool = False
     closed: int = 0
 
@@ -115,7 +116,7 @@ class ScriptedModel:
         script = self.engine.scripts[body.prompt or ""]
         if isinstance(script, Exception):
             raise script
-        generation = ScriptedGeneration(list(script), self.engine.clock)
+        generation = ScriptedGeneration(list(script), self.engine.clock, self)
         self.engine.generations.append(generation)
         return generation
 
@@ -129,6 +130,7 @@ class ScriptedEngine:
     loads: dict[str, Callable[[Progress], None]] = field(default_factory=dict)
     generations: list[ScriptedGeneration] = field(default_factory=list)
     reclaims: int = 0
+    on_reclaim: Callable[[], None] = lambda: None
 
     def load(self, name: str, body: LoadBody, progress: Progress) -> ScriptedModel:
         self.loads.get(name, lambda _: None)(progress)
@@ -139,6 +141,7 @@ class ScriptedEngine:
 
     def reclaim(self) -> None:
         self.reclaims += 1
+        self.on_reclaim()
 
     def ran_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)
@@ -178,6 +181,14 @@ class Recorder:
     def of(self, whom: object) -> list[tuple[str, object]]:
         """What was told about one request or model."""
         return [(kind, detail) for kind, about, detail in self.told if about == whom]
+
+    def text_of(self, id: bytes) -> str:
+        """The text of a request's chunks."""
+        return "".join(
+            str(detail[1])
+            for kind, about, detail in self.told
+            if (kind, about) == ("chunk", id) and isinstance(detail, tuple)
+        )
 
     def endings(self, whom: object) -> list[tuple[str, object]]:
         """How a request ended: exactly one entry once it has."""

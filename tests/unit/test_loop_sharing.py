@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 
 from dflashd.protocol.messages import LoadBody
@@ -60,6 +62,22 @@ def test_sharing_prefill_goes_on_beside_decoding() -> None:
     assert stage.clock.now_s - start_s < 16
 
 
+def test_sharing_newcomers_do_not_starve_a_long_prefill() -> None:
+    """A steady stream of short requests leaves a long prefill its share."""
+    stage = Stage()
+    stage.ask("before", talk(9, takes_s=0.1))
+    long = stage.ask("long", [PREFILL] * 10)
+    start_s = stage.clock.now_s
+    count = 0
+    while not stage.told.endings(long):
+        if stage.loop.pulse.active < 3:
+            count += 1
+            stage.ask(f"short{count}", [say("x", 0.1)])
+        assert stage.loop.step()
+        assert stage.clock.now_s - start_s < 40
+    assert count > 50
+
+
 def test_sharing_late_joiner_does_not_catch_up() -> None:
     """A request that joins late, or waited for credit, gets its share and no more."""
     stage = Stage()
@@ -89,6 +107,19 @@ def test_sharing_unload_during_run() -> None:
     assert stage.loop.models == ("n",)
     assert stage.engine.reclaims == reclaims + 1
     assert stage.engine.generations[0].closed == 1
+
+
+def test_sharing_unload_lets_go_before_it_reclaims() -> None:
+    """When memory is reclaimed after an unload, nothing in the worker refers to the model."""
+    stage = Stage()
+    stage.ask("a", talk(9))
+    stage.run(3)
+    models = [weakref.ref(generation.model) for generation in stage.engine.generations]
+    alive: list[bool] = []
+    stage.engine.generations.clear()
+    stage.engine.on_reclaim = lambda: alive.extend(model() is not None for model in models)
+    stage.loop.unload("m")
+    assert alive == [False]
 
 
 def test_sharing_unload_of_unknown_model_is_answered() -> None:
