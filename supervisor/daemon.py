@@ -99,7 +99,7 @@ class Daemon:
         )
         loop = asyncio.get_running_loop()
         for door in doors:
-            loop.add_reader(door.fileno(), self._turn)
+            loop.add_reader(door.fileno(), self._wake, door)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._board.give, ShutdownAsked())
         # Reload is not offered yet; the default action would leave sockets behind.
@@ -130,6 +130,10 @@ class Daemon:
         where = self._config.runtime_dir
         return f"dflashd is ready in {where} (pid {os.getpid()}, models: {models})"
 
+    def _wake(self, door: Door) -> None:
+        door.stir()
+        self._turn()
+
     def _turn(self) -> None:
         self._turn_is_due = False
         if self._board.turn() and not self._turn_is_due:
@@ -138,6 +142,7 @@ class Daemon:
 
     async def _watch_clock(self) -> None:
         while True:
+            self._board.flush()
             self._board.give(TimePassed())
             self._turn()
             await asyncio.sleep(FLUSH_S if self._board.is_behind else TICK_S)

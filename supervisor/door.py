@@ -20,6 +20,7 @@ OUTBOX_BYTES = 64 * 2**20
 """More than this waiting for one peer means that it does not read; twice that is the end."""
 
 _FRAMES_LIMIT = 8
+_READABLE = int(zmq.POLLIN)  # an operation on the enum itself costs more than the question
 _OPTIONS = {
     zmq.ROUTER_MANDATORY: 1,
     zmq.LINGER: 500,
@@ -72,7 +73,9 @@ class Door:
         self.name = path.stem
         self.kinds = kinds
         self.counters: Counter[str] = Counter()
+        self.may_have_message = True
         self._path = path
+        self._was_woken = False
         self._outboxes: dict[bytes, Outbox] = {}
         self._socket = context.socket(zmq.ROUTER)
         for option, value in _OPTIONS.items():
@@ -85,13 +88,12 @@ class Door:
         path.chmod(0o600)
 
     def fileno(self) -> int:
-        """Readable when something may have arrived; ask :attr:`has_message` after every use."""
+        """Readable when something may have arrived: then call :meth:`stir`."""
         return cast("int", self._socket.getsockopt(zmq.FD))
 
-    @property
-    def has_message(self) -> bool:
-        """Whether something can be received now."""
-        return bool(cast("int", self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+    def stir(self) -> None:
+        """The descriptor says that something has arrived."""
+        self.may_have_message = self._was_woken = True
 
     @property
     def is_behind(self) -> bool:
@@ -101,10 +103,15 @@ class Door:
     def receive(self, limit: int) -> Iterator[tuple[bytes, list[bytes]]]:
         """At most ``limit`` messages that are there already: (routing id, frames)."""
         for _ in range(limit):
+            # Asking makes the descriptor wake us again; a send or a receive may swallow that.
+            if not (self._was_woken or self._is_readable()):
+                self.may_have_message = False
+                return
+            self._was_woken = False
             try:
                 identity, *frames = self._socket.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
-                return
+                continue
             if len(frames) > _FRAMES_LIMIT:
                 self.counters["oversized"] += 1
                 continue
@@ -112,6 +119,7 @@ class Door:
 
     def send(self, identity: bytes, frames: list[bytes]) -> Delivery:
         """Send one message to one peer, in order, now or as soon as it reads."""
+        self.may_have_message = True
         outbox = self._outboxes.get(identity)
         message = [identity, *frames]
         if outbox is None:
@@ -135,6 +143,7 @@ class Door:
     def flush(self) -> list[bytes]:
         """Send what waits; returns the peers that turned out to be gone."""
         gone: list[bytes] = []
+        self.may_have_message = True
         for identity, outbox in list(self._outboxes.items()):
             try:
                 while outbox.messages:
@@ -156,6 +165,9 @@ class Door:
         """Close and remove the socket file; what was sent may still leave for a moment."""
         self._socket.close()
         self._path.unlink(missing_ok=True)
+
+    def _is_readable(self) -> bool:
+        return bool(cast("int", self._socket.getsockopt(zmq.EVENTS)) & _READABLE)
 
     def _failed(self, error: zmq.ZMQError) -> Delivery:
         if error.errno != zmq.EHOSTUNREACH:
