@@ -89,9 +89,7 @@ class Channel:
 
     def close(self) -> None:
         """Cancel everything that waits and close the connection. Idempotent."""
-        error = DflashError(ErrorCode.cancelled, "the client was closed")
-        for request_id in list(self._pending):
-            self._fail_one(request_id, error)
+        self._fail_all(DflashError(ErrorCode.cancelled, "the client was closed"))
         if self._watch is not None:
             self._watch.cancel()
         self._link.close()
@@ -151,8 +149,8 @@ class Channel:
             self.strays += 1
 
     def _fail_all(self, error: Exception) -> None:
-        for pending in list(self._pending.values()):
-            pending.fail(error)
+        for request_id in list(self._pending):
+            self._fail_one(request_id, error)
 
     def _forget(self, pending: Pending) -> None:
         self._pending.pop(pending.id, None)
@@ -171,7 +169,7 @@ class Channel:
         self._watch = None
         if not self._pending:
             return
-        self._missed = 0 if self._heard else self._missed + 1
+        self._missed = 0 if self._heard or not self._link.up else self._missed + 1
         self._heard = False
         if self._missed > MISSED_LIMIT:
             self._fail_all(self._mute())

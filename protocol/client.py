@@ -61,7 +61,7 @@ class AsyncClient:
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._requests: Channel | None = None
         self._control: Channel | None = None
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Lock | None = None
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -80,6 +80,7 @@ class AsyncClient:
         if self._context is not None:
             raise RuntimeError("this client is already open")
         self._context = zmq.Context()
+        self._opening = asyncio.Lock()
         try:
             self._requests = await self._connect(self._context, self._endpoints.requests)
         except BaseException:
@@ -95,8 +96,7 @@ class AsyncClient:
             if channel is not None:
                 channel.close()
         if context is not None:
-            # Waits until the last messages have left, at most the linger time.
-            await asyncio.shield(asyncio.to_thread(context.destroy, LINGER_MS))
+            await _let_go(context)
 
     def generate(
         self,
@@ -171,11 +171,12 @@ class AsyncClient:
                 call.fail(DflashError(ErrorCode.cancelled, "the caller was cancelled"))
 
     async def _control_channel(self) -> Channel:
+        context = self._context
+        if context is None or self._opening is None:
+            raise RuntimeError("this client is not open: use 'async with'")
         async with self._opening:
-            if self._context is None:
-                raise RuntimeError("this client is not open: use 'async with'")
             if self._control is None:
-                self._control = await self._connect(self._context, self._endpoints.control)
+                self._control = await self._connect(context, self._endpoints.control)
             return self._control
 
     async def _connect(self, context: zmq.Context[zmq.Socket[bytes]], url: str) -> Channel:
@@ -189,3 +190,12 @@ class AsyncClient:
             channel.close()
             raise
         return channel
+
+
+async def _let_go(context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    """Wait until the last messages have left, at most the linger time, and free the context."""
+    try:
+        destroyed = asyncio.to_thread(context.destroy, LINGER_MS)
+        await asyncio.shield(destroyed)
+    except RuntimeError:  # the interpreter is exiting and starts no more threads
+        context.destroy(LINGER_MS)

@@ -28,6 +28,7 @@ class Stream(Pending):
         self.text: list[str] = []
         self._tell = tell
         self._next_seq = 0
+        self._cancelled = False
         self._unread: deque[ChunkBody] = deque()
 
     async def next(self) -> ChunkBody | None:
@@ -50,7 +51,8 @@ class Stream(Pending):
 
     def cancel(self) -> None:
         """Ask the daemon to stop; the end still comes from there. A no-op after the end."""
-        if not self.ended:
+        if not self.ended and not self._cancelled:
+            self._cancelled = True
             self._tell(Cancel(id=self.id))
 
     def abandon(self, reason: str, code: ErrorCode = ErrorCode.cancelled) -> None:

@@ -76,7 +76,7 @@ class Client:
                 model, prompt, deadline_s=deadline_s, on_event=on_event, **options
             )
 
-        return Generation(background.run(start()), background)
+        return Generation(self, background.run(start()), background)
 
     def status(self) -> SnapshotBody:
         """Return the daemon's whole state; loads nothing and disturbs nothing."""
@@ -101,7 +101,7 @@ class Client:
                 try:
                     background.run(self._client.open())
                 except BaseException:
-                    background.stop()
+                    background.end(self._client.close())
                     raise
                 self._background = background
                 # Also runs when the client is dropped and when the interpreter exits.
@@ -110,8 +110,7 @@ class Client:
 
 
 def _close(client: AsyncClient, background: BackgroundLoop) -> None:
-    background.run(client.close())
-    background.stop()
+    background.end(client.close())
 
 
 @final
@@ -121,7 +120,10 @@ class Generation:
     Ctrl-C while iterating or waiting cancels it in the worker.
     """
 
-    def __init__(self, generation: AsyncGeneration, background: BackgroundLoop) -> None:
+    def __init__(
+        self, client: Client, generation: AsyncGeneration, background: BackgroundLoop
+    ) -> None:
+        self._client = client  # dropping the client would cancel us
         self._generation = generation
         self._background = background
 

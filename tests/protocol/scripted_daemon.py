@@ -111,6 +111,7 @@ class ScriptedDaemon:
         self.endpoints = Endpoints(runtime_dir)
         self.received: list[Header] = []
         self.running: dict[bytes, Running] = {}
+        self.bodies: dict[bytes, GenerateBody] = {}
         self.sent_chunks = 0
         self.mute = False
         self._changed = threading.Condition()
@@ -226,6 +227,7 @@ class ScriptedDaemon:
 
     def _start(self, peer: bytes, header: Generate, body: GenerateBody) -> None:
         request_id = header.id
+        self.bodies[request_id] = body
         if header.model == "unknown":
             error = DflashError(ErrorCode.not_found, "no such model: unknown")
             self.send(peer, Failed.of(error, request_id))
