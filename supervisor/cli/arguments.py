@@ -1,0 +1,118 @@
+"""The arguments of ``dflashctl``; nothing here imports what a command needs to run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Protocol
+
+
+class Commands(Protocol):
+    """What ``add_subparsers`` returns, as far as we use it."""
+
+    def add_parser(
+        self, name: str, *, help: str, add_help: bool = True, prefix_chars: str = "-"
+    ) -> argparse.ArgumentParser:
+        """Add one command."""
+        ...
+
+
+class ShowVersion(argparse.Action):
+    """Looks the version up only when it is asked for: that alone takes as long as a status."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Print it and exit."""
+        from importlib.metadata import version
+
+        parser.exit(message=f"{version('dflashd')}\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands; ``command`` of the result names the one chosen."""
+    top = argparse.ArgumentParser(
+        prog="dflashctl", description="Speaks to a dflashd on this machine."
+    )
+    top.add_argument("--version", action=ShowVersion, nargs=0, help="show the version and exit")
+    top.add_argument(
+        "--runtime-dir",
+        type=Path,
+        metavar="DIR",
+        help="the daemon's runtime_dir (default: $DFLASHD_RUNTIME_DIR, else the user's own)",
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    add_lifecycle(commands)
+    add_looks(commands)
+    add_generate(commands)
+    add_local(commands)
+    return top
+
+
+def add_lifecycle(commands: Commands) -> None:
+    """Spawn, retire, shutdown."""
+    spawn = commands.add_parser("spawn", help="load a model now, even after it was given up")
+    spawn.add_argument("model", metavar="MODEL")
+    retire = commands.add_parser("retire", help="unload a model when its requests are done")
+    retire.add_argument("model", metavar="MODEL")
+    retire.add_argument("--now", action="store_true", help="fail its running requests")
+    shutdown = commands.add_parser("shutdown", help="stop the daemon")
+    shutdown.add_argument("--now", action="store_true", help="do not wait for running requests")
+
+
+def add_looks(commands: Commands) -> None:
+    """Status, models."""
+    for name, words in (
+        ("status", "show workers, models and queues"),
+        ("models", "list the configured models"),
+    ):
+        command = commands.add_parser(name, help=words)
+        command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def add_generate(commands: Commands) -> None:
+    """Generate, chat."""
+    generate = commands.add_parser("generate", help="complete a prompt")
+    generate.add_argument("model", metavar="MODEL")
+    generate.add_argument("prompt", metavar="PROMPT", help="the text; - reads standard input")
+    generate.add_argument(
+        "--stream",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="print the text while it is made (default)",
+    )
+    generate.add_argument(
+        "--json", action="store_true", help="print one JSON object: text, tokens, stats"
+    )
+    chat = commands.add_parser("chat", help="talk with a model; /exit leaves")
+    chat.add_argument("model", metavar="MODEL")
+    chat.add_argument("--system", metavar="TEXT", help="what the model is told first")
+    for command in (generate, chat):
+        add_sampling(command)
+
+
+def add_sampling(command: argparse.ArgumentParser) -> None:
+    """What shapes the output; left out: the model's configured default."""
+    command.add_argument("--max-tokens", type=int, metavar="N")
+    command.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
+    command.add_argument("--top-p", type=float, metavar="P")
+    command.add_argument("--top-k", type=int, metavar="K")
+    command.add_argument("--min-p", type=float, metavar="P")
+    command.add_argument("--seed", type=int, metavar="N")
+    command.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end there; may be repeated"
+    )
+
+
+def add_local(commands: Commands) -> None:
+    """Commands that need no daemon; their options are their own."""
+    for name, words in (
+        ("pull", "fetch a model before it is needed"),
+        ("doctor", "say what this machine computes with, and what is wrong"),
+    ):
+        command = commands.add_parser(name, help=words, add_help=False, prefix_chars="\0")
+        command.add_argument("rest", nargs=argparse.REMAINDER)

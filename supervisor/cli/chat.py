@@ -1,0 +1,78 @@
+"""``dflashctl chat``: a conversation that is kept until it is left."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from importlib import import_module
+
+from ...protocol.errors import DflashError, ErrorCode
+from ...protocol.messages import ChatMessage
+from ...protocol.sync import Client
+from .connection import connected
+from .exits import EXIT_OK, sentence_of
+from .generate import sampling_of
+from .screen import ProgressLine, shown
+
+LEAVE = ("/exit", "/quit")
+
+
+def chat(options: argparse.Namespace) -> int:
+    """Talk until /exit or the end of input; Ctrl-C stops an answer, not the conversation."""
+    if sys.stdin.isatty():
+        with contextlib.suppress(ImportError):
+            import_module("readline")  # input() then edits lines and remembers them
+        sys.stderr.write(f"Talking with {options.model}. /exit leaves, Ctrl-C stops an answer.\n")
+    turns: list[ChatMessage] = []
+    if options.system:
+        turns.append(ChatMessage(role="system", content=options.system))
+    with connected(options) as client:
+        while (said := ask()) is not None:
+            if said.strip():
+                turns.append(ChatMessage(role="user", content=said))
+                answer = answered(client, options, turns)
+                if answer:
+                    turns.append(ChatMessage(role="assistant", content=answer))
+                else:
+                    turns.pop()
+    return EXIT_OK
+
+
+def ask() -> str | None:
+    """The next thing the person says; None when they leave."""
+    try:
+        said = input("> " if sys.stdin.isatty() else "")
+    except EOFError:
+        return None
+    except KeyboardInterrupt:
+        sys.stderr.write("\n(/exit or Ctrl-D leaves)\n")
+        return ""
+    return None if said.strip() in LEAVE else said
+
+
+def answered(client: Client, options: argparse.Namespace, turns: list[ChatMessage]) -> str:
+    """Print the model's answer; what was said of it until it ended or was stopped."""
+    progress = ProgressLine()
+    sampling = sampling_of(options)
+    sampling["messages"] = turns
+    generation = client.generate(options.model, on_event=progress, **sampling)
+    text = ""
+    try:
+        for chunk in generation:
+            text += chunk.text
+            sys.stdout.write(shown(chunk.text))
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        generation.cancel()
+        sys.stderr.write("\n(stopped)")
+    except DflashError as error:
+        progress.clear()
+        sys.stderr.write(f"dflashctl: {sentence_of(error)}\n")
+        if error.code in (ErrorCode.not_found, ErrorCode.shutting_down):
+            raise
+    finally:
+        progress.clear()
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    return text

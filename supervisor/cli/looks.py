@@ -1,0 +1,106 @@
+"""``dflashctl status`` and ``models``: looking changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import cast
+
+import msgspec
+from msgspec import structs
+
+from ...protocol.messages import ModelStatus, SnapshotBody, WorkerStatus
+from .connection import connected
+from .exits import EXIT_OK
+from .screen import amount, table
+
+
+def status(options: argparse.Namespace) -> int:
+    """Show the daemon's whole state."""
+    with connected(options) as client:
+        snapshot = client.status()
+    if options.json:
+        write_json(snapshot)
+    else:
+        sys.stdout.write(page(snapshot))
+    return EXIT_OK
+
+
+def models(options: argparse.Namespace) -> int:
+    """List the configured models."""
+    with connected(options) as client:
+        snapshot = client.status()
+    if options.json:
+        write_json(snapshot.models)
+    elif not snapshot.models:
+        sys.stdout.write("no models are configured: see dflashd.example.toml\n")
+    else:
+        rows = [(m.name, m.state, m.target, m.draft or "-") for m in snapshot.models]
+        sys.stdout.write(table(("MODEL", "STATE", "TARGET", "DRAFT"), rows))
+    return EXIT_OK
+
+
+def write_json(value: object) -> None:
+    """Print one JSON value on one line."""
+    sys.stdout.write(msgspec.json.encode(complete(value)).decode() + "\n")
+
+
+def complete(value: object) -> object:
+    """A value with every field, also those at their default, which the wire leaves out."""
+    if isinstance(value, msgspec.Struct):
+        return {name: complete(field) for name, field in structs.asdict(value).items()}
+    if isinstance(value, tuple):
+        return [complete(item) for item in cast("tuple[object, ...]", value)]
+    return value
+
+
+def page(snapshot: SnapshotBody) -> str:
+    """The state for a person."""
+    head = (
+        f"dflashd {snapshot.version}, pid {snapshot.pid}, up {duration(snapshot.uptime_s)}, "
+        f"{snapshot.state}\n"
+    )
+    if not snapshot.models:
+        return head + "no models are configured: see dflashd.example.toml\n"
+    workers = {worker.name: worker for worker in snapshot.workers}
+    rows = [row(model, workers[model.worker]) for model in snapshot.models]
+    heads = ("MODEL", "STATE", "ENGINE", "PID", "MEMORY", "ACTIVE", "QUEUED", "DONE")
+    notes = [
+        f"{worker.name}: {worker.reason.splitlines()[0]}\n"
+        for worker in snapshot.workers
+        if worker.reason and worker.state in ("backoff", "fatal", "lost")
+    ]
+    return head + table(heads, rows) + "".join(notes)
+
+
+def row(model: ModelStatus, worker: WorkerStatus) -> tuple[str, ...]:
+    """One model's line."""
+    state = model.state
+    if model.stage:
+        state += f": {model.stage}"
+        if model.stage_total:
+            state += f" {100 * model.stage_done // model.stage_total} %"
+    elif worker.retry_in_s is not None:
+        state += f" ({worker.retry_in_s:.0f} s)"
+    return (
+        model.name,
+        state,
+        model.loaded.engine if model.loaded else "-",
+        str(worker.pid) if worker.pid else "-",
+        amount(worker.memory_bytes, "bytes") if worker.memory_bytes else "-",
+        str(model.active),
+        str(model.queued),
+        str(model.completed),
+    )
+
+
+def duration(seconds: float) -> str:
+    """Time for a person."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,71 @@
+"""What goes to the terminal: text without control codes, amounts, tables, one progress line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import final
+
+from ...protocol.messages import Accepted, Event
+
+
+def shown(text: str) -> str:
+    """Model output for a terminal: a model must not move the cursor or set the title."""
+    if not sys.stdout.isatty():
+        return text
+    return "".join(c for c in text if c.isprintable() or c in "\n\t")
+
+
+def amount(count: float, unit: str) -> str:
+    """A count in its unit, bytes in MB."""
+    return f"{count / 1e6:.0f} MB" if unit == "bytes" else f"{count:.0f} {unit}".rstrip()
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns wide enough for their content, two spaces apart."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (heads, *rows)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+@final
+class ProgressLine:
+    """What a command waits for: one changing line on a terminal, a line per stage elsewhere."""
+
+    def __init__(self) -> None:
+        self._tty = sys.stderr.isatty()
+        self._last = ""
+        self._stage = ""
+
+    def __call__(self, event: Accepted | Event) -> None:
+        """Show one report of the daemon."""
+        if isinstance(event, Accepted):
+            if event.position == 0:
+                self.clear()
+            else:
+                self._show(event.waits_for, f"{event.waits_for} (place {event.position})")
+        elif event.name == "state":
+            self._show(event.stage, f"{event.model}: {event.stage}")
+        else:
+            whole = f" of {amount(event.total, event.unit)}" if event.total else ""
+            done = f" {amount(event.done, event.unit)}{whole}" if event.done or event.total else ""
+            self._show(event.stage, f"{event.model}: {event.stage}{done}")
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._tty and self._last:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+        self._last = ""
+
+    def _show(self, stage: str, text: str) -> None:
+        changed, self._stage = stage != self._stage, stage
+        if self._tty and text != self._last:
+            sys.stderr.write(f"\r\x1b[K{text[:200]}")
+        elif changed and not self._tty:
+            sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+        self._last = text
