@@ -42,7 +42,13 @@ class Header(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="k
 
 
 class Body(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Base of all bodies; an unknown field of a body is refused, never ignored."""
+    """Base of all bodies. One that asks is refused with an unknown field: nothing asked for is
+    ever ignored.
+    """
+
+
+class Report(Body, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """Base of the bodies that tell; a reader ignores what it does not know."""
 
 
 # --- client to supervisor, requests socket ---------------------------------------------------
@@ -345,14 +351,14 @@ class GenerateBody(Body, frozen=True, kw_only=True):
             raise ValueError("exactly one of prompt, messages, tokens must be given")
 
 
-class ChunkBody(Body, frozen=True, kw_only=True):
+class ChunkBody(Report, frozen=True, kw_only=True):
     """Tokens of one decode cycle, and the text they complete (possibly empty)."""
 
     tokens: tuple[Token, ...]
     text: Text
 
 
-class DoneBody(Body, frozen=True, kw_only=True):
+class DoneBody(Report, frozen=True, kw_only=True):
     """What a finished generation tells about itself."""
 
     finish_reason: Literal["stop", "length"]
@@ -389,7 +395,7 @@ class LoadBody(Body, frozen=True, kw_only=True):
     sampling: Sampling = Sampling()
 
 
-class LoadedBody(Body, frozen=True, kw_only=True):
+class LoadedBody(Report, frozen=True, kw_only=True):
     """What a worker found when it loaded a model."""
 
     digest: Annotated[str, Meta(max_length=128)]
@@ -401,7 +407,7 @@ class LoadedBody(Body, frozen=True, kw_only=True):
     dtype: Annotated[str, Meta(max_length=32)]
 
 
-class WorkerStatus(Body, frozen=True, kw_only=True):
+class WorkerStatus(Report, frozen=True, kw_only=True):
     """One worker, as the supervisor knows it."""
 
     name: Name
@@ -416,7 +422,7 @@ class WorkerStatus(Body, frozen=True, kw_only=True):
     reason: Sentence = ""
 
 
-class ModelStatus(Body, frozen=True, kw_only=True):
+class ModelStatus(Report, frozen=True, kw_only=True):
     """One configured model, as the supervisor knows it."""
 
     name: Name
@@ -435,7 +441,7 @@ class ModelStatus(Body, frozen=True, kw_only=True):
     loaded: LoadedBody | None = None
 
 
-class SnapshotBody(Body, frozen=True, kw_only=True):
+class SnapshotBody(Report, frozen=True, kw_only=True):
     """The daemon's whole state, for people and tests."""
 
     instance: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import cast, get_args
 
+import msgpack
 import pytest
 from hypothesis import given, strategies as st
 
@@ -21,10 +22,11 @@ from dflashd.protocol.messages import (
     GenerateBody,
     Header,
     Hello,
+    Report,
     ToClient,
 )
 
-from .examples import HEADERS
+from .examples import BODIES, HEADERS
 from .strategies import UNIONS, bodies, headers
 
 ID = bytes(16)
@@ -121,3 +123,16 @@ def test_kinds_of_names_a_direction() -> None:
     assert kinds_of(ToClient) == (
         "accepted", "chunk", "done", "event", "failed", "snapshot", "welcome",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("type_", list(dict.fromkeys(BODY_OF.values())))
+def test_unknown_body_fields_are_refused_only_where_they_ask(type_: type[Body]) -> None:
+    """A newer peer may tell more, in reports; what it asks and we do not know is an error."""
+    body = next(body for body in BODIES.values() if type(body) is type_)
+    fields = cast("dict[str, object]", msgpack.unpackb(encode(Hello(), body)[2]))
+    more = cast("bytes", msgpack.packb({**fields, "extra": 1}))
+    if issubclass(type_, Report):
+        assert decode_body(type_, more) == body
+    else:
+        with pytest.raises(DflashError, match="unknown field `extra`"):
+            decode_body(type_, more)
