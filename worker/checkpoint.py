@@ -12,18 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from ..protocol.errors import DflashError, ErrorCode
+from .fields import Fields, shown
 
 SUPPORTED = "DFlashDraftModel checkpoints: flat, flat with sliding layers, and nested"
 DRAFT_ARCHITECTURES = frozenset({"DFlashDraftModel"})
-KNOWN_BUT_UNSUPPORTED = {
-    "DFlash2DraftModel": "a DFlash2 draft with convolutions and a candidate selector",
-    "MuseGlimmerAssistantModel": "a Muse-Glimmer assistant draft",
-    "DFlashLagunaForCausalLM": "a Laguna draft",
-    "DSparkDraftModel": "a DSpark draft",
-    "DominoDraftModel": "a Domino draft",
+UNSUPPORTED_MARKS = {
+    "DFlash2": "a DFlash2 draft with convolutions and a candidate selector",
+    "MuseGlimmerAssistant": "a Muse-Glimmer assistant draft",
+    "DFlashLaguna": "a Laguna draft",
+    "DSpark": "a DSpark draft",
+    "Domino": "a Domino draft",
 }
+"""What an architecture's name holds if it is a draft of a kind we cannot run: these exist for
+several target families, each with a prefix or suffix of its own."""
 DEFAULT_ROPE_THETA = 10_000.0
 DEFAULT_BLOCK_TOKENS = 16
+MOST_DRAFT_LAYERS = 256
+MOST_BLOCK_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +88,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / "config.json"
     try:
-        config = json.loads(path.read_text())
+        config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DflashError(
             ErrorCode.not_found, f"{folder} has no config.json: it is not a model folder"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DflashError(ErrorCode.load_failed, f"{path} cannot be read: {error}") from None
     if not isinstance(config, dict):
         raise DflashError(ErrorCode.load_failed, f"{path} is not a JSON object")
@@ -97,9 +102,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def is_draft(config: dict[str, Any]) -> bool:
     """Whether this is a draft of any kind, supported or not: never a model of its own."""
-    names = set(_architectures(config))
-    return bool(names & (DRAFT_ARCHITECTURES | KNOWN_BUT_UNSUPPORTED.keys())) or (
-        "dflash_config" in config
+    return "dflash_config" in config or any(
+        name in DRAFT_ARCHITECTURES or _unsupported_kind(name) for name in _architectures(config)
     )
 
 
@@ -116,7 +120,7 @@ def draft_config(config: dict[str, Any], where: str) -> DraftConfig:
         raise DflashError(
             ErrorCode.load_failed, f"draft {where}: config.json lacks {error.args[0]!r}"
         ) from None
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise DflashError(
             ErrorCode.load_failed, f"draft {where}: config.json is not usable: {error}"
         ) from None
@@ -158,93 +162,93 @@ def default_target_layer_ids(num_target_layers: int, num_draft_layers: int) -> t
 
 
 def _architectures(config: dict[str, Any]) -> list[str]:
-    names = config.get("architectures") or []
-    return [name for name in names if isinstance(name, str)]
+    names: Any = config.get("architectures")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _unsupported_kind(architecture: str) -> str | None:
+    kinds = (kind for mark, kind in UNSUPPORTED_MARKS.items() if mark in architecture)
+    return next(kinds, None)
 
 
 def _refuse_other_kinds(config: dict[str, Any], where: str) -> None:
     names = _architectures(config)
     for name in names:
-        if name in KNOWN_BUT_UNSUPPORTED:
+        if kind := _unsupported_kind(name):
             raise DflashError(
                 ErrorCode.unsupported,
-                f"draft {where} is {KNOWN_BUT_UNSUPPORTED[name]} ({name}); "
-                f"supported are {SUPPORTED}",
+                f"draft {where} is {kind} ({shown(name)}); supported are {SUPPORTED}",
             )
-    if "use_swa" in config or "quantization" in config or "quantization_config" in config:
+    if "use_swa" in config:
         raise DflashError(
             ErrorCode.unsupported,
-            f"draft {where} is a quantised export; supported are unquantised {SUPPORTED}",
+            f"draft {where} is a ModelOpt export (it has use_swa); supported are {SUPPORTED}",
+        )
+    if config.get("quantization") or config.get("quantization_config"):
+        raise DflashError(
+            ErrorCode.unsupported,
+            f"draft {where} is quantised; supported are unquantised {SUPPORTED}",
         )
     if not DRAFT_ARCHITECTURES & set(names):
-        kind = ", ".join(names) or config.get("model_type", "nothing known")
+        kind = names or config.get("model_type") or "nothing known"
         raise DflashError(
             ErrorCode.unsupported,
-            f"draft {where} is not a DFlash draft ({kind}); supported are {SUPPORTED}. "
+            f"draft {where} is not a DFlash draft ({shown(kind)}); supported are {SUPPORTED}. "
             "A full model belongs under 'target'",
         )
 
 
 def _parse(config: dict[str, Any]) -> DraftConfig:
-    dflash: dict[str, Any] = config.get("dflash_config") or {}
-
-    def nested(key: str, default: Any = None) -> Any:
-        return dflash[key] if dflash.get(key) is not None else config.get(key, default)
-
-    layers = int(config["num_hidden_layers"])
-    heads = int(config["num_attention_heads"])
-    num_target_layers = int(nested("num_target_layers") or _missing("num_target_layers"))
-    ids = nested("target_layer_ids") or default_target_layer_ids(num_target_layers, layers)
-    mask = nested("mask_token_id")
+    top = Fields(config)
+    nested = Fields(top.section("dflash_config"), config)
+    layers = top.whole("num_hidden_layers", most=MOST_DRAFT_LAYERS)
+    hidden = top.whole("hidden_size")
+    heads = top.whole("num_attention_heads")
+    num_target_layers = nested.whole("num_target_layers")
+    ids = nested.wholes("target_layer_ids")
     draft = DraftConfig(
-        hidden_size=int(config["hidden_size"]),
-        intermediate_size=int(config["intermediate_size"]),
+        hidden_size=hidden,
+        intermediate_size=top.whole("intermediate_size"),
         num_attention_heads=heads,
-        num_key_value_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
-        rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
-        rope_theta=_rope_theta(config),
-        rope_scaling=_rope_scaling(config),
-        max_position_embeddings=int(config.get("max_position_embeddings") or 32_768),
-        vocab_size=int(config["vocab_size"]),
-        block_tokens=int(nested("block_size", DEFAULT_BLOCK_TOKENS)),
+        num_key_value_heads=top.whole("num_key_value_heads", heads),
+        head_dim=top.whole("head_dim", hidden // heads),
+        rms_norm_eps=top.number("rms_norm_eps", 1e-6, positive=True),
+        rope_theta=_rope_theta(top),
+        rope_scaling=_rope_scaling(top),
+        max_position_embeddings=top.whole("max_position_embeddings", 32_768),
+        vocab_size=top.whole("vocab_size"),
+        block_tokens=nested.whole(
+            "block_size", DEFAULT_BLOCK_TOKENS, least=2, most=MOST_BLOCK_TOKENS
+        ),
         num_target_layers=num_target_layers,
-        target_layer_ids=tuple(int(i) for i in ids),
-        mask_token_id=int(mask if mask is not None else _missing("mask_token_id")),
-        layer_types=tuple(config.get("layer_types") or ["full_attention"] * layers),
-        sliding_window=_sliding_window(config),
-        is_causal=nested("is_causal"),
-        output_multiplier=float(nested("output_multiplier") or 1.0),
-        final_logit_softcapping=float(nested("final_logit_softcapping") or 0.0),
-        input_embedding_scale=float(nested("input_embedding_scale") or 1.0),
+        target_layer_ids=ids or default_target_layer_ids(num_target_layers, layers),
+        mask_token_id=nested.whole("mask_token_id", least=0),
+        layer_types=top.names("layer_types") or ("full_attention",) * layers,
+        sliding_window=top.whole("sliding_window", 0, least=0) or None,
+        is_causal=nested.flag("is_causal"),
+        output_multiplier=nested.number("output_multiplier", 1.0, positive=True),
+        final_logit_softcapping=nested.number("final_logit_softcapping", 0.0),
+        input_embedding_scale=nested.number("input_embedding_scale", 1.0, positive=True),
     )
     _check(draft, layers)
     return draft
 
 
-def _missing(key: str) -> Any:
-    raise KeyError(key)
-
-
-def _rope_theta(config: dict[str, Any]) -> float:
-    candidates = (
-        config.get("rope_theta"),
-        (config.get("rope_parameters") or {}).get("rope_theta"),
-        (config.get("rope_scaling") or {}).get("rope_theta"),
+def _rope_theta(top: Fields) -> float:
+    by_precedence = Fields(
+        {"rope_theta": top.raw("rope_theta")},
+        top.section("rope_parameters"),
+        top.section("rope_scaling"),
     )
-    return float(next((theta for theta in candidates if theta is not None), DEFAULT_ROPE_THETA))
+    return by_precedence.number("rope_theta", DEFAULT_ROPE_THETA, positive=True)
 
 
-def _rope_scaling(config: dict[str, Any]) -> dict[str, Any] | None:
-    raw: dict[str, Any] = config.get("rope_scaling") or config.get("rope_parameters") or {}
+def _rope_scaling(top: Fields) -> dict[str, Any] | None:
+    """The scaling without its theta, as mlx-lm's ``initialize_rope`` takes it."""
+    raw = top.section("rope_scaling") or top.section("rope_parameters")
     scaling = {key: value for key, value in raw.items() if key != "rope_theta"}
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    kind = scaling.get("type") or scaling.get("rope_type") or "default"
     return None if kind == "default" else scaling
-
-
-def _sliding_window(config: dict[str, Any]) -> int | None:
-    window = config.get("sliding_window")
-    return int(window) if window else None
 
 
 def _check(draft: DraftConfig, layers: int) -> None:
@@ -252,12 +256,19 @@ def _check(draft: DraftConfig, layers: int) -> None:
         raise ValueError(f"{len(draft.layer_types)} layer_types for {layers} layers")
     unknown = set(draft.layer_types) - {"full_attention", "sliding_attention"}
     if unknown:
-        raise ValueError(f"layer type {min(unknown)!r} is not known")
+        raise ValueError(f"layer type {shown(min(unknown))} is not known")
     if "sliding_attention" in draft.layer_types and draft.sliding_window is None:
         raise ValueError("sliding_attention layers need a sliding_window")
-    if draft.block_tokens < 2:
-        raise ValueError(f"block_size {draft.block_tokens} leaves nothing to draft")
-    if not draft.target_layer_ids or min(draft.target_layer_ids) < 0:
-        raise ValueError(f"target_layer_ids {list(draft.target_layer_ids)} is not usable")
-    if not 0 <= draft.mask_token_id < draft.vocab_size:
+    if draft.num_attention_heads % draft.num_key_value_heads:
+        raise ValueError(
+            f"{draft.num_attention_heads} heads do not share "
+            f"{draft.num_key_value_heads} key-value heads evenly"
+        )
+    if draft.head_dim < 2 or draft.head_dim % 2:
+        raise ValueError(f"head_dim {draft.head_dim} cannot be rotated in halves")
+    if min(draft.target_layer_ids) < 0:
+        raise ValueError(
+            f"{draft.num_target_layers} target layers are too few for the default target_layer_ids"
+        )
+    if draft.mask_token_id >= draft.vocab_size:
         raise ValueError(f"mask_token_id {draft.mask_token_id} is outside the vocabulary")
