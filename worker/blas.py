@@ -23,6 +23,9 @@ from .cpus import available_cpus
 OVERRIDE = "DFLASHD_BLAS"
 """Environment: a path of a BLAS to use instead, or ``reference`` for the one mlx came with."""
 
+SHARE = "DFLASHD_CPU_SHARE"
+"""Environment: among how many computing processes the CPUs are shared, by default 1."""
+
 _THREADS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 
 
@@ -84,8 +87,7 @@ def _is_cpu_build() -> bool:
 
 def _activate(path: Path, *, chosen_by: str) -> BlasReport:
     if not any(name in os.environ for name in _THREADS):
-        # OpenBLAS counts the machine's CPUs, not a container's quota.
-        os.environ["OPENBLAS_NUM_THREADS"] = str(available_cpus())
+        os.environ["OPENBLAS_NUM_THREADS"] = str(_fair_threads())
     library = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
     if _address(ctypes.CDLL(None)) != _address(library):
         return BlasReport(
@@ -101,6 +103,16 @@ def _activate(path: Path, *, chosen_by: str) -> BlasReport:
         core=_text(library, "get_corename"),
         threads=_threads(library),
     )
+
+
+def _fair_threads() -> int:
+    """Threads that never wait for a CPU: OpenBLAS's meet at every product and spin meanwhile.
+
+    Two processes of two threads each on two CPUs decode some five times slower than two of one.
+    So one CPU is left to everything else, and the rest is divided.
+    """
+    share = os.environ.get(SHARE, "1")
+    return max(1, (available_cpus() - 1) // max(1, int(share) if share.isdecimal() else 1))
 
 
 def _address(library: ctypes.CDLL) -> int | None:
