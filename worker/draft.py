@@ -6,6 +6,7 @@ target and to the block itself. Embedding and LM head are the target's and are n
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from mlx_lm.models.rope_utils import initialize_rope
 
 from ..protocol.errors import DflashError, ErrorCode
 from .checkpoint import DraftConfig
+from .fields import shown
+
+log = logging.getLogger(__name__)
 
 IGNORED_TENSORS = ("embed_tokens.weight", "lm_head.weight")
 """Early uploads carry copies of the target's own; the target's are used."""
@@ -167,7 +171,8 @@ def load_draft(folder: Path, config: DraftConfig, dtype: mx.Dtype | None) -> Dra
     """Load a draft's weights, cast to ``dtype`` unless None; nothing is evaluated yet.
 
     Raises:
-        DflashError: load_failed when tensors are missing, left over or of the wrong shape.
+        DflashError: load_failed when tensors are missing, left over or of the wrong shape, or
+            ``rope_scaling`` is not what its type needs.
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files:
@@ -178,15 +183,32 @@ def load_draft(folder: Path, config: DraftConfig, dtype: mx.Dtype | None) -> Dra
             weights.update(mx.load(str(file)))  # pyright: ignore[reportArgumentType, reportCallIssue]
         except RuntimeError as error:
             raise DflashError(ErrorCode.load_failed, f"{file} cannot be read: {error}") from None
-    for name in IGNORED_TENSORS:
-        weights.pop(name, None)
-    model = DraftModel(config)
+    ignored = [name for name in IGNORED_TENSORS if weights.pop(name, None) is not None]
+    if ignored:
+        log.warning(
+            "draft_tensors_ignored draft=%s tensors=%s reason=the_target_has_its_own",
+            folder,
+            ",".join(ignored),
+        )
+    model = _empty_model(config, folder)
     _check_tensors(dict(tree_flatten(model.parameters())), weights, folder)
     if dtype is not None:
         weights = {name: array.astype(dtype) for name, array in weights.items()}
     model.load_weights(list(weights.items()))
     model.eval()
     return model
+
+
+def _empty_model(config: DraftConfig, folder: Path) -> DraftModel:
+    try:
+        return DraftModel(config)
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+        # Only the rotation is made from values that checkpoint.py hands on unread.
+        raise DflashError(
+            ErrorCode.load_failed,
+            f"draft {folder}: rope_scaling {shown(config.rope_scaling)} is not usable: "
+            f"{type(error).__name__} {shown(str(error))}",
+        ) from None
 
 
 def _check_tensors(expected: dict[str, Any], found: dict[str, mx.array], folder: Path) -> None:

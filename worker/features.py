@@ -29,12 +29,15 @@ class FeatureTap:
 
     @contextmanager
     def armed(self) -> Generator[None]:
-        """Record while the block runs; read :meth:`features` afterwards."""
+        """Record while the block runs; read :meth:`features` afterwards, unless it raised."""
         self._outputs.clear()
         try:
             for layer, _, hooked in self._tapped:
                 layer.__class__ = hooked
             yield
+        except BaseException:
+            self._outputs.clear()
+            raise
         finally:
             for layer, original, _ in self._tapped:
                 layer.__class__ = original
