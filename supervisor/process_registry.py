@@ -74,6 +74,7 @@ class ProcessRegistry:
     def _write(self) -> None:
         temporary = self.path.with_suffix(".new")
         try:
+            temporary.touch(mode=0o600)
             temporary.write_bytes(msgspec.json.encode(list(self._entries.values())))
             temporary.replace(self.path)
         except OSError as error:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import msgspec
 import zmq
 
-from dflashd.protocol.codec import decode, encode
+from dflashd.protocol.codec import decode, decode_body, encode
 from dflashd.protocol.errors import ErrorCode
 from dflashd.protocol.messages import (
     AddCredit,
@@ -27,6 +27,7 @@ from dflashd.protocol.messages import (
     Done,
     DoneBody,
     Failed,
+    GenerateBody,
     Header,
     Load,
     Loaded,
@@ -62,6 +63,7 @@ class Flags(msgspec.Struct, forbid_unknown_fields=True):
     stuck_after: int | None = None
     skip_seq: int | None = None
     flood: bool = False
+    echo: bool = False
     grandchild: bool = False
 
 
@@ -74,6 +76,7 @@ class Job:
     credit: int
     chunks: int
     next_at: float
+    text: str
     seq: int = 0
     cancelled: bool = False
     queued_ms: int = 0
@@ -104,7 +107,8 @@ class FakeWorker:
             self.send(Register(worker=self.name, epoch=self.epoch, pid=os.getpid(), secret=secret))
         while True:
             if self.socket.poll(2):
-                self.receive(decode(self.socket.recv_multipart(), ToWorker).header)
+                message = decode(self.socket.recv_multipart(), ToWorker)
+                self.receive(message.header, message.body)
             if self.load_until is not None:
                 self.load()
             for job in list(self.jobs.values()):
@@ -114,7 +118,7 @@ class FakeWorker:
         """Send one message."""
         self.socket.send_multipart(encode(header, body))
 
-    def receive(self, header: Header) -> None:
+    def receive(self, header: Header, frame: bytes) -> None:
         """Take in one message."""
         match header:
             case Load():
@@ -123,12 +127,15 @@ class FakeWorker:
                 self.loaded_since = time.monotonic()
                 self.load_until = time.monotonic() + self.flags.load_s
             case Assign():
+                body = decode_body(GenerateBody, frame)
+                said = "|".join(f"{m.role}={m.content}" for m in body.messages or ())
                 self.jobs[header.id] = Job(
                     header.id,
                     header.model,
                     header.credit,
                     self.flags.chunks,
                     time.monotonic() + self.flags.chunk_s,
+                    text=said if self.flags.echo else self.flags.text,
                     queued_ms=header.queued_ms,
                     load_ms=header.load_ms,
                 )
@@ -204,7 +211,7 @@ class FakeWorker:
         elif job.seq < job.credit or self.flags.flood:
             self.steps += 1
             seq = job.seq + (job.seq == self.flags.skip_seq)
-            body = ChunkBody(tokens=(job.seq,), text=self.flags.text)
+            body = ChunkBody(tokens=(job.seq,), text=job.text)
             self.send(Chunk(id=job.id, seq=seq, epoch=self.epoch), body)
             job.seq += 1
             job.next_at = time.monotonic() + self.flags.chunk_s
@@ -233,8 +240,8 @@ class FakeWorker:
 
     def leave(self, status: int) -> NoReturn:
         """Exit at once, as a worker may."""
-        if self.flags.last_words:
-            print(self.flags.last_words, file=sys.stderr, flush=True)
+        sys.stderr.write(self.flags.last_words)
+        sys.stderr.flush()
         self.socket.close()
         self.socket.context.term()
         os._exit(status)
@@ -251,7 +258,7 @@ def main() -> None:
     if flags.grandchild:
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     if flags.exit_at_start is not None:
-        print(flags.last_words, file=sys.stderr, flush=True)
+        sys.stderr.write(flags.last_words)
         sys.exit(flags.exit_at_start)
     FakeWorker(flags).run()
 

@@ -367,12 +367,14 @@ class World:
             self.exit(process, process.killed)
         elif not process.started:
             self.start(process)
-        elif process.stuck:
-            return
-        elif process.leaving:
-            if self.rng.random() < 0.5:
-                self.exit(process, 0)
-        elif not process.registered:
+        elif process.leaving and self.rng.random() < 0.5:
+            self.exit(process, 0)
+        elif not process.stuck and not process.leaving:
+            self.works(process)
+
+    def works(self, process: Process) -> None:
+        """Do what a sound process would do next."""
+        if not process.registered:
             process.registered = True
             self.say(process, Register(worker="w", epoch=process.epoch, pid=7, secret=b"x" * 16))
         elif process.loading:

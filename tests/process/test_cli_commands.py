@@ -1,0 +1,234 @@
+"""``dflashctl`` and ``dflashd`` as a person or a script uses them: output, exit status, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .daemon_process import DaemonProcess, wait_for
+
+MakeDaemon = Callable[..., DaemonProcess]
+CTL = (sys.executable, "-m", "dflashd.supervisor.cli")
+
+
+def ctl(daemon: DaemonProcess, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run one command to its end."""
+    return subprocess.run(
+        [*CTL, "--runtime-dir", str(daemon.runtime_dir), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
+
+
+def start(daemon: DaemonProcess, *arguments: str) -> subprocess.Popen[str]:
+    """Start one command."""
+    return subprocess.Popen(
+        [*CTL, "--runtime-dir", str(daemon.runtime_dir), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_spawn_status_retire_shutdown(make_daemon: MakeDaemon) -> None:
+    """A model is loaded with progress, seen, unloaded; the daemon stops and its place is free."""
+    daemon = make_daemon({"a": {"load_s": 0.5}})
+    spawned = ctl(daemon, "spawn", "a")
+    assert spawned.returncode == 0
+    assert "a is ready" in spawned.stdout
+    assert "weights" in spawned.stderr
+    table = ctl(daemon, "status").stdout.splitlines()
+    assert table[1].split()[:4] == ["MODEL", "STATE", "ENGINE", "PID"]
+    assert table[2].split()[:3] == ["a", "ready", "dflash"]
+    state = json.loads(ctl(daemon, "status", "--json").stdout)
+    assert state["workers"][0]["retry_in_s"] is None
+    assert state["models"][0]["loaded"]["engine"] == "dflash"
+    assert json.loads(ctl(daemon, "models", "--json").stdout)[0]["target"] == "fake"
+    assert ctl(daemon, "retire", "a").stdout == "a is unloaded\n"
+    assert "stopped" in ctl(daemon, "models").stdout
+    assert ctl(daemon, "shutdown").returncode == 0
+    assert list(daemon.runtime_dir.iterdir()) == []
+    assert daemon.wait() == 0
+
+
+def test_generate_streams_or_prints_the_whole(make_daemon: MakeDaemon) -> None:
+    """The text is the same streamed, whole, and as JSON with statistics."""
+    daemon = make_daemon({"a": {}})
+    text = "word " * 5
+    assert ctl(daemon, "generate", "a", "hi").stdout == text + "\n"
+    assert ctl(daemon, "generate", "a", "hi", "--no-stream").stdout == text + "\n"
+    assert ctl(daemon, "generate", "a", "-", "--stop", "x", "--stop", "y", input="hi").stdout
+    answer = json.loads(ctl(daemon, "generate", "a", "hi", "--json").stdout)
+    assert answer["text"] == text
+    assert answer["tokens"] == [0, 1, 2, 3, 4]
+    assert answer["stats"]["engine_reason"] == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("generate", "b", "x"), 4, "no model b is configured"),
+        (("spawn", "b"), 4, "no model b is configured"),
+        (("generate", "a", "x", "--temperature", "-1"), 5, "temperature"),
+        (("generate", "broken", "x"), 1, "load_failed"),
+        (("generate", "a"), 2, "PROMPT"),
+        (("nonsense",), 2, "invalid choice"),
+    ],
+)
+def test_errors_are_one_sentence_with_a_stable_status(
+    make_daemon: MakeDaemon, arguments: tuple[str, ...], status: int, words: str
+) -> None:
+    """What goes wrong is said on stderr without a traceback, and the status tells the kind."""
+    daemon = make_daemon({"a": {}, "broken": {"load_error": ["load_failed", "no such file"]}})
+    result = ctl(daemon, *arguments)
+    assert result.returncode == status
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_no_daemon_is_said_at_once(tmp_path: Path) -> None:
+    """Without a daemon the sentence names the socket and the command that starts one."""
+    result = subprocess.run(
+        [*CTL, "--runtime-dir", str(tmp_path), "status"],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=False,
+    )
+    assert result.returncode == 3
+    assert "dflashd serve" in result.stderr
+
+
+def test_ctrl_c_cancels_in_the_worker_and_exits_130(make_daemon: MakeDaemon) -> None:
+    """Ctrl-C during a generate stops the request in the worker, not only in the terminal."""
+    daemon = make_daemon({"a": {"chunks": 100_000}})
+    process = start(daemon, "generate", "a", "x")
+    assert process.stdout
+    assert process.stdout.read(10) == "word word "
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    wait_for("it is idle", lambda: daemon.status().models[0].state == "ready")
+    assert daemon.status().counters["cancels"] == 1
+
+
+def test_ctrl_c_while_the_model_loads(make_daemon: MakeDaemon) -> None:
+    """Ctrl-C while waiting for a load ends the wait and the request."""
+    daemon = make_daemon({"a": {"load_s": 60.0}})
+    process = start(daemon, "generate", "a", "x")
+    wait_for("it waits", lambda: daemon.status().models[0].queued == 1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert daemon.status().models[0].queued == 0
+
+
+def test_chat_keeps_the_conversation_and_ctrl_c_stops_only_the_answer(
+    make_daemon: MakeDaemon,
+) -> None:
+    """Ctrl-C in an answer stops that answer; the conversation goes on until /exit."""
+    daemon = make_daemon({"a": {"chunks": 500}})
+    process = start(daemon, "chat", "a")
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write("hello\n")
+    process.stdin.flush()
+    assert process.stdout.read(10) == "word word "
+    process.send_signal(signal.SIGINT)
+    wait_for("it is stopped", lambda: daemon.status().counters.get("cancels") == 1)
+    output, errors = process.communicate("and again\n/exit\nnever said\n", timeout=60)
+    assert process.returncode == 0
+    assert "(stopped)" in errors
+    assert output.count("word ") >= 500
+    assert daemon.status().counters["generates"] == 2
+
+
+def test_chat_sends_what_was_said_before(make_daemon: MakeDaemon) -> None:
+    """Every turn, the model's own included, reaches it again with the next one."""
+    daemon = make_daemon({"a": {"chunks": 1, "echo": True}})
+    process = start(daemon, "chat", "a", "--system", "be brief")
+    output, _ = process.communicate("hello\nmore\n", timeout=60)
+    first, second = output.splitlines()
+    assert first == "system=be brief|user=hello"
+    assert second == f"{first}|assistant={first}|user=more"
+
+
+def test_reader_that_leaves_early_is_no_traceback(make_daemon: MakeDaemon) -> None:
+    """``dflashctl generate … | head`` ends quietly, and the request is stopped."""
+    daemon = make_daemon({"a": {"chunks": 100_000}})
+    process = start(daemon, "generate", "a", "x")
+    assert process.stdout
+    assert process.stderr
+    process.stdout.read(5)
+    process.stdout.close()
+    assert process.wait(10) == 1
+    assert "Traceback" not in (errors := process.stderr.read())
+    assert "Error" not in errors
+    process.stderr.close()
+    wait_for("it is stopped", lambda: daemon.status().models[0].active == 0)
+
+
+def test_interrupted_pull_and_doctor_are_other_processes() -> None:
+    """``pull`` and ``doctor`` pass their arguments, output and status through."""
+    result = subprocess.run(
+        [*CTL, "pull", "no-such-model"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 1
+    assert "no-such-model" in result.stderr
+    listed = subprocess.run(
+        [*CTL, "pull", "--list"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert listed.returncode == 0
+    assert "smollm2-135m" in listed.stdout
+
+
+def test_serve_refuses_a_bad_configuration(tmp_path: Path) -> None:
+    """``dflashd serve`` with a misspelt key exits 78 and names key, section and neighbour."""
+    path = tmp_path / "x.toml"
+    path.write_text("[models.a]\ntarget='t'\ndrat='d'\n")
+    result = subprocess.run(
+        [sys.executable, "-m", "dflashd.supervisor.serve", "serve", "--config", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert result.returncode == 78
+    assert "unknown key drat in [models.a]; did you mean draft?" in result.stderr
+
+
+def test_supervisor_and_cli_import_no_model_code() -> None:
+    """Daemon and command line import none of mlx, mlx_lm, transformers, numpy, nor the worker."""
+    code = """
+import sys, pkgutil, importlib
+import dflashd.supervisor as package
+for found in pkgutil.walk_packages(package.__path__, "dflashd.supervisor."):
+    if not found.name.endswith("__main__"):
+        importlib.import_module(found.name)
+import dflashd.protocol.sync
+banned = ("mlx", "mlx_lm", "transformers", "numpy", "huggingface_hub", "dflashd.worker")
+print([name for name in banned if name in sys.modules])
+"""
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    assert result.stdout.strip() == "[]"
