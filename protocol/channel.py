@@ -11,7 +11,7 @@ import zmq
 from .codec import decode, encode
 from .errors import DflashError, ErrorCode, Malformed, Stranger
 from .link import Link
-from .messages import Cancel, Failed, Header, Hello, ToClient, Welcome
+from .messages import WINDOW_CHUNKS, Cancel, Failed, Header, Hello, ToClient, Welcome
 from .pending import Pending
 
 MISSED_LIMIT = 4
@@ -64,6 +64,11 @@ class Channel:
             raise (self._mute() if self._link.up else self._nobody()) from None
         if self._refusal is not None:
             raise self._refusal
+
+    @property
+    def window_chunks(self) -> int:
+        """The credit a request may start with, as the daemon said."""
+        return self.welcome.window if self.welcome is not None else WINDOW_CHUNKS
 
     def ask(self, pending: Pending, frames: list[bytes], *, must_answer: bool = True) -> None:
         """Send a request. With ``must_answer`` a first answer is due within ``timeout_s``."""

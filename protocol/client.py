@@ -115,7 +115,7 @@ class AsyncClient:
         channel = self._requests
         if channel is None:
             raise RuntimeError("this client is not open: use 'async with'")
-        stream = Stream(channel.tell, on_event)
+        stream = Stream(channel.tell, on_event, channel.window_chunks)
         header = Generate(
             id=stream.id,
             model=model,

@@ -85,7 +85,6 @@ class Link:
         if not self._delivering:  # else out of order: a disconnect would deliver what follows
             self._pump_monitor()
         self._flush()
-        # A send may swallow the wake-up of a message that arrived meanwhile.
         self._schedule_pump()
 
     def withdraw(self, frames: list[bytes]) -> None:
@@ -111,9 +110,10 @@ class Link:
     def _pump(self) -> None:
         self._pump_is_due = False
         self._pump_monitor()
+        self._flush()
+        # Last, since sending may swallow the wake-up of a message that arrives meanwhile.
         if self._deliver(_BATCH_MESSAGES):
             self._schedule_pump()
-        self._flush()
 
     def _deliver(self, limit: int | None = None) -> bool:
         """Hand on waiting messages; True when ``limit`` left some."""

@@ -9,7 +9,7 @@ from typing import final
 from .codec import Message, decode_body
 from .credit import ReceiveWindow
 from .errors import DflashError, ErrorCode
-from .messages import AddCredit, Cancel, Chunk, ChunkBody, Done, DoneBody, Header
+from .messages import WINDOW_CHUNKS, AddCredit, Cancel, Chunk, ChunkBody, Done, DoneBody, Header
 from .pending import OnEvent, Pending
 
 
@@ -20,9 +20,14 @@ class Stream(Pending):
     ``tell`` sends a header to the daemon (credit, cancel).
     """
 
-    def __init__(self, tell: Callable[[Header], None], on_event: OnEvent | None = None) -> None:
+    def __init__(
+        self,
+        tell: Callable[[Header], None],
+        on_event: OnEvent | None = None,
+        window_chunks: int = WINDOW_CHUNKS,
+    ) -> None:
         super().__init__(on_event)
-        self.window = ReceiveWindow()
+        self.window = ReceiveWindow(window_chunks)
         self.stats: DoneBody | None = None
         self.tokens: list[int] = []
         self.text: list[str] = []

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import zmq
 
@@ -21,6 +21,7 @@ from dflashd.protocol.codec import Message, decode, decode_body, encode
 from dflashd.protocol.credit import SendWindow
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import (
+    WINDOW_CHUNKS,
     Accepted,
     AddCredit,
     Body,
@@ -46,6 +47,8 @@ from dflashd.protocol.messages import (
     Welcome,
 )
 from dflashd.protocol.paths import Endpoints
+
+H = TypeVar("H", bound=Header)
 
 WAIT_S = 10.0
 FOREVER = 10**9
@@ -114,6 +117,7 @@ class ScriptedDaemon:
         self.bodies: dict[bytes, GenerateBody] = {}
         self.sent_chunks = 0
         self.mute = False
+        self.window = WINDOW_CHUNKS
         self._changed = threading.Condition()
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = False
@@ -135,10 +139,10 @@ class ScriptedDaemon:
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive()
 
-    def expect(self, kind: type[Header], count: int = 1) -> list[Header]:
+    def expect(self, kind: type[H], count: int = 1) -> list[H]:
         """Wait until ``count`` messages of ``kind`` have arrived, and return them."""
 
-        def arrived() -> list[Header]:
+        def arrived() -> list[H]:
             return [header for header in self.received if isinstance(header, kind)]
 
         with self._changed:
@@ -197,7 +201,7 @@ class ScriptedDaemon:
     def _answer(self, peer: bytes, message: Message) -> None:
         match message.header:
             case Hello():
-                self.send(peer, Welcome(instance="scripted", version="0"))
+                self.send(peer, Welcome(instance="scripted", version="0", window=self.window))
             case Generate() as header:
                 self._start(peer, header, decode_body(GenerateBody, message.body))
             case AddCredit(id=request_id, chunks=chunks):

@@ -98,10 +98,22 @@ def test_slow_reader_bounds_the_sender(daemon: ScriptedDaemon) -> None:
         assert len((await client.generate("m", "300").wait()).tokens) == 600
         assert daemon.sent_chunks <= 300 + 64
         assert len((await slow.wait()).tokens) == 600
-        grants = [header.chunks for header in daemon.expect(AddCredit)]  # type: ignore[attr-defined]
+        grants = [header.chunks for header in daemon.expect(AddCredit)]
         assert set(grants) == {32}
 
     run(daemon.endpoints.runtime_dir, scenario)
+
+
+def test_smaller_window_of_the_daemon_is_kept(daemon: ScriptedDaemon) -> None:
+    """A daemon that grants less than the usual window is asked for no more."""
+    daemon.window = 5
+
+    async def scenario(client: AsyncClient) -> None:
+        assert len((await client.generate("m", "50").wait()).tokens) == 100
+
+    run(daemon.endpoints.runtime_dir, scenario)
+    assert [header.credit for header in daemon.expect(Generate)] == [5]
+    assert {header.chunks for header in daemon.expect(AddCredit)} == {3}
 
 
 def test_arguments_arrive_as_meant(daemon: ScriptedDaemon) -> None:
@@ -124,7 +136,6 @@ def test_arguments_arrive_as_meant(daemon: ScriptedDaemon) -> None:
 
     run(daemon.endpoints.runtime_dir, scenario)
     header = daemon.expect(Generate)[0]
-    assert isinstance(header, Generate)
     assert (header.model, header.credit, header.deadline_ms) == ("m", 64, 1500)
     body = daemon.bodies[header.id]
     assert body.messages == (
@@ -236,8 +247,6 @@ def test_control_requests_name_the_model_and_the_hurry(daemon: ScriptedDaemon) -
 
     run(daemon.endpoints.runtime_dir, scenario)
     retire, shutdown = daemon.expect(Retire)[0], daemon.expect(Shutdown)[0]
-    assert isinstance(retire, Retire)
-    assert isinstance(shutdown, Shutdown)
     assert (retire.model, retire.now, shutdown.now) == ("m", True, False)
 
 
