@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .client import AsyncClient
+    from .daemon import Daemon
     from .errors import DflashError, ErrorCode
     from .generation import Completion, Generation
     from .messages import ChatMessage, ChunkBody, DoneBody, SnapshotBody
@@ -21,6 +22,7 @@ __all__ = [
     "ChunkBody",
     "Client",
     "Completion",
+    "Daemon",
     "DflashError",
     "DoneBody",
     "ErrorCode",
@@ -34,6 +36,7 @@ _HOMES = {
     "ChunkBody": "messages",
     "Client": "sync",
     "Completion": "generation",
+    "Daemon": "daemon",
     "DflashError": "errors",
     "DoneBody": "messages",
     "ErrorCode": "errors",

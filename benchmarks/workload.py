@@ -1,0 +1,28 @@
+"""What every decoding benchmark runs: the embedded pair, and a few prompts of different kinds."""
+
+from __future__ import annotations
+
+from dflashd.protocol.messages import ChatMessage, GenerateBody, LoadBody
+
+PAIR = LoadBody(target="smollm2-135m", draft="smollm2-135m-dflash")
+TOKENS = 64
+PROMPTS = (
+    "Write a Python function that returns the n-th Fibonacci number, with a short explanation.",
+    "Explain in a few sentences why the sky is blue.",
+    "List five things to take along on a day in the mountains.",
+    "Write a short story about a lighthouse keeper and a lost ship.",
+)
+
+
+def no_progress(stage: str, done: int, total: int, unit: str) -> None:
+    """Benchmarks load in silence."""
+
+
+def body(prompt: str, *, speculation: str = "auto") -> GenerateBody:
+    """A greedy request of fixed length."""
+    return GenerateBody(
+        messages=(ChatMessage(role="user", content=prompt),),
+        max_tokens=TOKENS,
+        ignore_eos=True,
+        speculation="off" if speculation == "off" else "strict",
+    )

@@ -1,0 +1,93 @@
+"""A daemon as a child process, for host applications, examples and benchmarks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from .errors import DflashError, ErrorCode
+from .sync import Client
+
+START_S = 30.0
+STOP_S = 30.0
+
+
+class Daemon:
+    """Runs ``dflashd serve`` while a ``with`` block lasts.
+
+    ``config`` is the configuration file and must name its own ``runtime_dir``, given here too.
+    The daemon's log goes to ``log``.
+
+    Raises:
+        DflashError: internal, with the end of the log, when the daemon does not come up.
+    """
+
+    def __init__(self, config: Path, *, runtime_dir: Path, log: Path) -> None:
+        self._config = config
+        self._runtime_dir = runtime_dir
+        self._log = log
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The daemon's process id."""
+        if self._child is None:
+            raise DflashError(ErrorCode.internal, "the daemon is not running")
+        return self._child.pid
+
+    def client(self) -> Client:
+        """A client of this daemon; the caller closes it."""
+        return Client(self._runtime_dir, timeout_s=START_S)
+
+    def __enter__(self) -> Self:
+        with self._log.open("ab") as log:
+            self._child = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "dflashd.supervisor.serve",
+                    "serve",
+                    "--config",
+                    str(self._config),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=os.environ.copy(),
+            )
+        stdout = self._child.stdout
+        # One line when it is ready, none when it ended instead.
+        if stdout is None or not stdout.readline():
+            self.stop()
+            tail = self._log.read_text(errors="replace")[-1000:].strip()
+            raise DflashError(ErrorCode.internal, f"the daemon did not start: {tail}")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> int:
+        """Ask the daemon to stop in an orderly way, at last make it; its exit status."""
+        if self._child is None:
+            return 0
+        with contextlib.suppress(ProcessLookupError):
+            self._child.terminate()
+        try:
+            status = self._child.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            status = self._child.wait(STOP_S)
+        if self._child.stdout is not None:
+            self._child.stdout.close()
+        self._child = None
+        return status
