@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -19,14 +20,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="dflashctl doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object")
     options = parser.parse_args(arguments)
+    try:
+        return _report(as_json=options.json)
+    except BrokenPipeError:
+        # The reader has seen enough; the interpreter's own last flush must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _report(*, as_json: bool) -> int:
     findings: list[Finding] = []
     for finding in examine():
         findings.append(finding)
-        if not options.json:
+        if not as_json:
             sys.stdout.write(_told(finding))
             sys.stdout.flush()
     well = all(finding.level != "problem" for finding in findings)
-    if options.json:
+    if as_json:
         account = {"ok": well, "findings": [asdict(finding) for finding in findings]}
         sys.stdout.write(json.dumps(account) + "\n")
     return 0 if well else 1
