@@ -75,7 +75,7 @@ def make_target(folder: Path, shape: Shape | None = None, *, seed: int = 0) -> P
     }
     _write_json(folder / "config.json", config)
     save_file(_target_arrays(shape, seed), folder / "model.safetensors", {"format": "mlx"})
-    _write_tokenizer(folder)
+    write_tokenizer(folder)
     return folder
 
 
@@ -169,7 +169,8 @@ def _matrix(random: np.random.Generator, rows: int, columns: int) -> NDArray[np.
     return random.normal(0, columns**-0.5, (rows, columns)).astype(np.float32)
 
 
-def _write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path) -> None:
+    """Train a byte-level tokenizer with a chat template and write it into ``folder``."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

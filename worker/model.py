@@ -19,7 +19,7 @@ from mlx_lm.utils import dequantize_model, load_model as load_mlx_model, load_to
 from ..protocol.errors import DflashError, ErrorCode
 from ..protocol.messages import LoadBody
 from . import memory
-from .checkpoint import TargetShape, check_pair, draft_config, is_draft, read_config
+from .checkpoint import DraftConfig, TargetShape, check_pair, draft_config, is_draft, read_config
 from .decoder import BlockDecoder, Decoder, PlainDecoder
 from .digest import Report, weights_digest
 from .draft import load_draft
@@ -27,7 +27,7 @@ from .drafting import Drafter
 from .features import FeatureTap
 from .sampling import Sampler
 from .sources import resolve
-from .targets import adapt, supported_families
+from .targets import adapt, supported_families, why_no_drafts
 from .targets.target import Target
 
 log = logging.getLogger(__name__)
@@ -72,38 +72,54 @@ def load_model(name: str, body: LoadBody, report: Report) -> Model:
     Raises:
         DflashError: not_found, unsupported, load_failed or out_of_memory, in one sentence.
     """
-    target_folder = resolve(body.target, report, "target")
-    draft_folder = resolve(body.draft, report, "draft") if body.draft else None
-    folders = [target_folder, *([draft_folder] if draft_folder else [])]
     with _typed_errors(name):
-        digest = weights_digest(folders, report)
-        module, config = _load_target(target_folder, body)
+        target_folder = resolve(body.target, report, "target")
+        draft_folder, why_plain = None, _why_plain(body)
+        if body.draft and not why_plain:
+            draft_folder = resolve(body.draft, report, "draft")
+        # What the configurations alone rule out is refused before any weights are read.
+        context_tokens = _context_tokens(body, _target_config(target_folder, body))
+        shape = draft_config(read_config(draft_folder), str(body.draft)) if draft_folder else None
+        digest = weights_digest([f for f in (target_folder, draft_folder) if f], report)
+        module, config = load_mlx_model(target_folder, lazy=True)
         dtype = _compute_dtype(module, body)
         target = adapt(module, config)
-        drafter = _load_drafter(draft_folder, body, target, str(config.get("model_type")), dtype)
+        drafter = None
+        if draft_folder and shape:
+            _check_target(target, config, shape, body)
+            draft = load_draft(draft_folder, shape, dtype)
+            drafter = Drafter(target, draft, _proposed_tokens(draft_folder, shape.vocab_size))
         modules = [module, *([drafter.draft] if drafter else [])]
         _evaluate(modules, drafter, report)
         tokenizer = load_tokenizer(target_folder, eos_token_ids=config.get("eos_token_id"))
+        vocab_size = _vocab_size(config, tokenizer)
     return Model(
         name=name,
         digest=digest,
         engine="dflash" if drafter else "plain",
-        engine_reason="" if drafter else "no draft is configured for this model",
+        engine_reason=why_plain,
         block_tokens=_block_tokens(body, drafter),
-        context_tokens=_context_tokens(body, config),
+        context_tokens=context_tokens,
         memory_bytes=_memory_bytes(modules, drafter),
         device=str(mx.default_device().type).rpartition(".")[2],
         dtype=str(dtype or "as stored").rpartition(".")[2],
         tokenizer=tokenizer,
         eos_token_ids=frozenset(tokenizer.eos_token_ids),
-        vocab_size=_vocab_size(config, tokenizer),
+        vocab_size=vocab_size,
         defaults=body,
         target=target,
         drafter=drafter,
     )
 
 
-def _load_target(folder: Path, body: LoadBody) -> tuple[nn.Module, dict[str, Any]]:
+def _why_plain(body: LoadBody) -> str:
+    """Why the model decodes plainly; empty where it does not."""
+    if body.draft is None:
+        return "no draft is configured for this model"
+    return "block_tokens is 1, which leaves nothing to draft" if body.block_tokens == 1 else ""
+
+
+def _target_config(folder: Path, body: LoadBody) -> dict[str, Any]:
     config = read_config(folder)
     if is_draft(config):
         raise DflashError(
@@ -111,8 +127,7 @@ def _load_target(folder: Path, body: LoadBody) -> tuple[nn.Module, dict[str, Any
             f"target {body.target} is a DFlash draft, not a model; put it under 'draft' and name "
             "the model it was made for as 'target'",
         )
-    module, config = load_mlx_model(folder, lazy=True)
-    return module, config
+    return config
 
 
 def _compute_dtype(module: nn.Module, body: LoadBody) -> mx.Dtype | None:
@@ -146,26 +161,16 @@ def _float32_bytes(module: nn.Module) -> int:
     return 4 * (packed + sum(array.size for _, array in _parameters(module)))
 
 
-def _load_drafter(
-    folder: Path | None,
-    body: LoadBody,
-    target: Target,
-    family: str,
-    dtype: mx.Dtype | None,
-) -> Drafter | None:
-    if folder is None:
-        return None
-    where = str(body.draft)
-    shape = draft_config(read_config(folder), where)
+def _check_target(
+    target: Target, config: dict[str, Any], shape: DraftConfig, body: LoadBody
+) -> None:
     if not target.supports_drafts:
         raise DflashError(
             ErrorCode.unsupported,
-            f"target {body.target} is of the family {family}, which cannot be "
-            f"drafted for; supported are {supported_families()}",
+            f"target {body.target} is {why_no_drafts(config)}; "
+            f"supported are full-attention models of the families {supported_families()}",
         )
-    check_pair(shape, _target_shape(body, target), where)
-    draft = load_draft(folder, shape, dtype)
-    return Drafter(target, draft, _proposed_tokens(folder, shape.vocab_size))
+    check_pair(shape, _target_shape(body, target), str(body.draft))
 
 
 def _proposed_tokens(folder: Path, vocab_size: int) -> mx.array | None:
@@ -238,6 +243,21 @@ def _memory_bytes(modules: list[nn.Module], drafter: Drafter | None) -> int:
     return sum(array.nbytes for array in arrays)
 
 
+_UNTYPED = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What reading a folder that others made can end in: mlx-lm takes its fields as they come."""
+
+
 @contextmanager
 def _typed_errors(name: str) -> Generator[None]:
     """Whatever mlx, mlx-lm or the file system says, as one sentence with a code."""
@@ -245,7 +265,7 @@ def _typed_errors(name: str) -> Generator[None]:
         yield
     except DflashError:
         raise
-    except (MemoryError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+    except _UNTYPED as error:
         log.exception("load_failed model=%s", name)
         code = ErrorCode.out_of_memory if memory.ran_out(error) else ErrorCode.load_failed
         raise DflashError(code, f"model {name} cannot be loaded: {error}"[:2000]) from None

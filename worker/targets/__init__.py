@@ -20,6 +20,14 @@ def adapt(model: nn.Module, config: dict[str, Any]) -> Target:
     return StockTarget(model)
 
 
+def why_no_drafts(config: dict[str, Any]) -> str:
+    """Why :func:`adapt` gave a model no adapter with drafts, as the end of "the target is …"."""
+    family = str(config.get("model_type"))
+    if family in ATTENTION_FAMILIES:
+        return f"of the family {family} but has sliding-window layers, which cannot be rolled back"
+    return f"of the family {family}, which cannot be drafted for"
+
+
 def supported_families() -> str:
     """For error messages."""
     return ", ".join(sorted(ATTENTION_FAMILIES))

@@ -1,0 +1,159 @@
+"""Every family that can be drafted for decodes in blocks what it decodes plainly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from dflashd.protocol.errors import DflashError, ErrorCode
+from dflashd.protocol.messages import LoadBody
+from dflashd.worker.model import Model, load_model
+from dflashd.worker.targets import supported_families
+from dflashd.worker.targets.attention import FAMILIES
+
+from .block_run import BlockRun, block_run, plain_tokens
+from .families import (
+    LAYER_IDS,
+    MEMBERS,
+    SLIDING,
+    STOCK,
+    VARIANTS,
+    Family,
+    make_member,
+    make_members_draft,
+)
+
+CHUNK_TOKENS = 8
+BLOCK_TOKENS = 6
+TOKENS = 200
+FIRST_TOKEN = 77
+SMALLEST_GAP = 2e-4
+"""Between best and second best logit: float32 passes of different shapes agree within less."""
+
+
+def load(folder: Path, family: Family, draft: Path | None) -> Model:
+    target = make_member(folder, family)
+    load_body = LoadBody(
+        target=str(target),
+        draft=str(draft) if draft else None,
+        prefill_chunk_tokens=CHUNK_TOKENS,
+        dtype="keep" if family.quantised else "auto",
+    )
+    return load_model("tiny", load_body, lambda *_: None)
+
+
+def logits_from_scratch(model: Model, tokens: list[int]) -> Any:
+    """The model's own logits [L, V] for all tokens in one pass, without caches of ours."""
+    return np.array(model.target._model(mx.array([tokens]))[0])  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@dataclass
+class Member:
+    """A loaded member with its greedy text, and one long block run over it."""
+
+    name: str
+    model: Model
+
+    @cached_property
+    def truth(self) -> list[int]:
+        return plain_tokens(self.model, [FIRST_TOKEN], TOKENS + BLOCK_TOKENS)
+
+    @cached_property
+    def run(self) -> BlockRun:
+        return block_run(self.model, self.truth, 1, TOKENS)
+
+
+@pytest.fixture(scope="module", params=[*MEMBERS, *VARIANTS])
+def member(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Member:
+    name = str(request.param)
+    folder = tmp_path_factory.mktemp("member")
+    draft = make_members_draft(folder / "draft")
+    return Member(name, load(folder / "target", (MEMBERS | VARIANTS)[name], draft))
+
+
+def test_every_family_is_tried() -> None:
+    """The list of supported families is the list these tests run."""
+    assert set(MEMBERS) == FAMILIES
+    assert all(family.model_type == name for name, family in MEMBERS.items())
+
+
+def test_plain_tokens_are_the_models_own(member: Member) -> None:
+    """Plain decoding gives the argmax of one pass over all; the text is varied, ties are rare."""
+    truth = member.truth
+    logits = logits_from_scratch(member.model, truth[:-1])
+    assert logits.argmax(axis=1).tolist() == truth[1:]
+    best = np.sort(logits, axis=1)[:, -2:]
+    assert (best[:, 1] - best[:, 0]).min() > SMALLEST_GAP, "another seed is needed"
+    assert len(set(truth)) > 25, "another seed is needed"
+
+
+def test_blocks_decode_what_steps_decode(member: Member) -> None:
+    """200 tokens decoded in blocks equal plain decoding, through every rollback length."""
+    assert member.model.engine == "dflash"
+    assert member.run.tokens == member.truth[1 : TOKENS + 1]
+    whole = [cycle for cycle in member.run.cycles if cycle.block_tokens == BLOCK_TOKENS]
+    assert {cycle.run for cycle in whole} == set(range(BLOCK_TOKENS))
+    drafted = member.run.committed[: len(member.run.cycles)]
+    assert drafted == [cycle.run + 1 for cycle in member.run.cycles]
+
+
+def test_features_are_those_of_committed_tokens(member: Member) -> None:
+    """The draft is given each committed position's layer outputs, once and in order."""
+    model, features = member.model, member.run.features
+    trunk: Any = model.target._model.model  # pyright: ignore[reportAttributeAccessIssue]
+    hidden = trunk.embed_tokens(mx.array([member.truth[: len(features)]]))
+    windows = "windows" in member.name
+    outputs: list[Any] = []
+    for number, layer in enumerate(model.target.layers):
+        length = hidden.shape[1]
+        behind = mx.arange(length)[:, None] - mx.arange(length)[None]
+        seen = (behind >= 0) & (behind < (8 if windows and number == 0 else length))
+        hidden = layer(hidden, seen, None)
+        outputs.append(np.array(hidden[0]))
+    expected = np.concatenate([outputs[i] for i in LAYER_IDS], axis=-1)
+    assert len(features) > TOKENS - BLOCK_TOKENS
+    np.testing.assert_allclose(features, expected, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("prompt_tokens", [CHUNK_TOKENS, CHUNK_TOKENS + 1, 3 * CHUNK_TOKENS - 1])
+def test_prompts_at_chunk_borders(member: Member, prompt_tokens: int) -> None:
+    """Prompts of one chunk, a token more and several chunks continue alike; limits are exact."""
+    for count in (1, 2, 15):
+        run = block_run(member.model, member.truth, prompt_tokens, count)
+        assert run.tokens == member.truth[prompt_tokens : prompt_tokens + count]
+        left = count - 1
+        for cycle, committed in zip(run.cycles, run.committed, strict=False):
+            assert cycle.block_tokens == min(BLOCK_TOKENS, left)
+            left -= committed
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_other_models_decode_plainly(name: str, tmp_path: Path) -> None:
+    """A model with other caches decodes plainly, over chunk borders, as one pass says."""
+    family = STOCK[name]
+    model = load(tmp_path, family, None)
+    assert model.engine == "plain"
+    truth = plain_tokens(model, [FIRST_TOKEN], 50)
+    assert logits_from_scratch(model, truth[:-1]).argmax(axis=1).tolist() == truth[1:]
+    assert plain_tokens(model, truth[:20], 10) == truth[:30]
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_other_models_are_refused_a_draft(name: str, tmp_path: Path) -> None:
+    """A draft for a model that cannot be rolled back is refused, with what is supported."""
+    family = STOCK[name]
+    with pytest.raises(DflashError) as caught:
+        load(tmp_path / "target", family, make_members_draft(tmp_path / "draft"))
+    assert caught.value.code == ErrorCode.unsupported
+    assert family.model_type in caught.value.message
+    assert supported_families() in caught.value.message
+    if family is SLIDING:
+        assert "sliding" in caught.value.message
