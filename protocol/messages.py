@@ -106,6 +106,20 @@ class Retire(Header, tag="retire", frozen=True, kw_only=True):
     now: bool = False
 
 
+class ReadCache(Header, tag="read_cache", frozen=True, kw_only=True):
+    """Ask for a loaded model's :class:`CacheState` (client to supervisor to worker)."""
+
+    id: RequestId
+    model: Name
+
+
+class ClearCache(Header, tag="clear_cache", frozen=True, kw_only=True):
+    """Empty a loaded model's cache, disk included; answered by the :class:`CacheState` after it."""
+
+    id: RequestId
+    model: Name
+
+
 class Shutdown(Header, tag="shutdown", frozen=True, kw_only=True):
     """Stop the daemon; ``now`` skips the drain. Done is sent before the sockets close."""
 
@@ -186,6 +200,13 @@ class Snapshot(Header, tag="snapshot", frozen=True, kw_only=True):
     """Answer to :class:`Status`; body: :class:`SnapshotBody`."""
 
     id: RequestId
+
+
+class CacheState(Header, tag="cache_state", frozen=True, kw_only=True):
+    """Answer to :class:`ReadCache` and :class:`ClearCache`; body: :class:`CacheBody`."""
+
+    id: RequestId
+    epoch: Epoch | None = None
 
 
 class Event(Header, tag="event", frozen=True, kw_only=True):
@@ -305,10 +326,14 @@ class Ping(Header, tag="ping", frozen=True, kw_only=True):
 
 
 FromClient = Hello | Generate | AddCredit | Cancel
-FromControl = Hello | Status | Spawn | Retire | Shutdown | Cancel
-ToClient = Welcome | Accepted | Chunk | Done | Failed | Snapshot | Event
-FromWorker = Register | Progress | Loaded | LoadFailed | Unloaded | Chunk | Done | Failed | Pong
-ToWorker = Registered | Load | Unload | Assign | AddCredit | Cancel | Stop | Ping
+FromControl = Hello | Status | Spawn | Retire | ReadCache | ClearCache | Shutdown | Cancel
+ToClient = Welcome | Accepted | Chunk | Done | Failed | Snapshot | CacheState | Event
+FromWorker = (
+    Register | Progress | Loaded | LoadFailed | Unloaded | Chunk | Done | Failed | CacheState | Pong
+)
+ToWorker = (
+    Registered | Load | Unload | Assign | AddCredit | Cancel | ReadCache | ClearCache | Stop | Ping
+)
 
 
 # --- bodies ----------------------------------------------------------------------------------
@@ -380,6 +405,19 @@ class DoneBody(Report, frozen=True, kw_only=True):
     prefill_ms: Annotated[float, Meta(ge=0)]
     decode_ms: Annotated[float, Meta(ge=0)]
     memory_bytes: Count
+    cache_hit: Annotated[str, Meta(max_length=32)] = "miss"
+    cache_miss_reason: Annotated[str, Meta(max_length=32)] = ""
+
+
+class CacheSettings(Body, frozen=True, kw_only=True):
+    """A model's prefix cache. Prompts are kept on disk only where ``disk_bytes`` allows it."""
+
+    enabled: bool = True
+    ram_bytes: Annotated[int, Meta(ge=0, le=2**53)] = 2 * 2**30
+    disk_bytes: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    disk_root_bytes: Annotated[int, Meta(ge=0, le=2**53)] = 64 * 2**30
+    disk_dir: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    reuse: Literal["longest", "aligned"] = "longest"
 
 
 class LoadBody(Body, frozen=True, kw_only=True):
@@ -393,6 +431,7 @@ class LoadBody(Body, frozen=True, kw_only=True):
     prefill_chunk_tokens: Annotated[int, Meta(ge=1, le=65536)] = 512
     max_tokens: Annotated[int, Meta(ge=1, le=2**20)] = 512
     sampling: Sampling = Sampling()
+    cache: CacheSettings = CacheSettings()
 
 
 class LoadedBody(Report, frozen=True, kw_only=True):
@@ -405,6 +444,35 @@ class LoadedBody(Report, frozen=True, kw_only=True):
     memory_bytes: Count
     device: Annotated[str, Meta(max_length=64)]
     dtype: Annotated[str, Meta(max_length=32)]
+
+
+class CacheBody(Report, frozen=True, kw_only=True):
+    """One model's prefix cache, since its model was loaded. Maps count by reason or kind."""
+
+    identity: Annotated[str, Meta(max_length=128)] = ""
+    fingerprint: Annotated[str, Meta(max_length=128)] = ""
+    state: Annotated[str, Meta(max_length=256)]
+    ram_entries: Count = 0
+    ram_tokens: Count = 0
+    ram_bytes: Count = 0
+    ram_limit_bytes: Count = 0
+    disk: Sentence = ""
+    disk_entries: Count = 0
+    disk_bytes: Count = 0
+    disk_limit_bytes: Count = 0
+    disk_queued: Count = 0
+    disk_written: Count = 0
+    disk_written_bytes: Count = 0
+    disk_dropped: dict[str, Count] = {}
+    disk_removed: Count = 0
+    disk_bad_files: dict[str, Count] = {}
+    hits: dict[str, Count] = {}
+    misses: dict[str, Count] = {}
+    cached_tokens: Count = 0
+    stored: Count = 0
+    not_stored: dict[str, Count] = {}
+    evictions: Count = 0
+    superseded: Count = 0
 
 
 class WorkerStatus(Report, frozen=True, kw_only=True):
@@ -459,6 +527,7 @@ BODY_OF: dict[type[Header], type[Body]] = {
     Chunk: ChunkBody,
     Done: DoneBody,
     Snapshot: SnapshotBody,
+    CacheState: CacheBody,
     Load: LoadBody,
     Loaded: LoadedBody,
     Assign: GenerateBody,

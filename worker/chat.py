@@ -51,3 +51,30 @@ def _encode_prompt(tokenizer: Any, prompt: str) -> list[int]:
     """As it is, with the tokenizer's own beginning (BOS) unless the prompt brings it."""
     begins = tokenizer.bos_token is not None and prompt.startswith(tokenizer.bos_token)
     return list(tokenizer.encode(prompt, add_special_tokens=not begins))
+
+
+def turn_borders(tokenizer: Any, body: GenerateBody, prompt: list[int]) -> tuple[int, ...]:
+    """Where other prompts of this conversation, or of this system part, may part from this one.
+
+    Found by rendering: with another first user turn (what is before it is shared by all
+    conversations), and without the begin of the answer (templates render what follows anew when
+    the answer is part of the history).
+    """
+    if body.messages is None:
+        return ()
+    turns = [{"role": message.role, "content": message.content} for message in body.messages]
+    first_user = next((n for n, turn in enumerate(turns) if turn["role"] == "user"), None)
+    variants: list[list[int]] = []
+    try:
+        if first_user is not None:
+            other = [*turns[:first_user], {"role": "user", "content": "\x01"}]
+            variants.append(list(tokenizer.apply_chat_template(other, add_generation_prompt=True)))
+        variants.append(list(tokenizer.apply_chat_template(turns, add_generation_prompt=False)))
+    except TemplateError:
+        return ()
+    return tuple(_common(prompt, variant) for variant in variants)
+
+
+def _common(one: list[int], other: list[int]) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 from .acceptance import judge
+from .cache.layers import LayerState, capture_all, restore_all
 from .drafting import Drafter
 from .features import FeatureTap
 from .sampling import Sampler, token_id
@@ -22,6 +23,12 @@ class Decoder(Protocol):
 
     block_tokens: int
     """Longest run one cycle can commit; 1 for plain decoding."""
+    has_draft: bool
+    """Whether a draft's context is part of the state."""
+    rows: int
+    """Tokens that the target's caches hold."""
+    last_logits: mx.array | None
+    """Logits [V] behind the prompt's last row, once they are there."""
 
     def prefill(self, chunk: list[int]) -> None:
         """Append a chunk of the prompt that is not its last."""
@@ -29,6 +36,27 @@ class Decoder(Protocol):
 
     def first(self, chunk: list[int]) -> int:
         """Append the prompt's last chunk and choose the first token: the anchor."""
+        ...
+
+    def first_of(self, logits: mx.array) -> int:
+        """Choose the first token from known logits [V] behind the whole prompt."""
+        ...
+
+    def reset(self) -> None:
+        """Begin anew, with empty caches."""
+        ...
+
+    def restore(
+        self, target: tuple[LayerState, ...], draft: tuple[LayerState, ...] | None, rows: int
+    ) -> None:
+        """Begin behind ``rows`` tokens of stored state. Raises ValueError if it does not fit."""
+        ...
+
+    def capture(self, rows: int) -> tuple[tuple[LayerState, ...], tuple[LayerState, ...] | None]:
+        """Copies (lazy) of the state behind the first ``rows`` tokens: target's and draft's.
+
+        Raises ValueError when the state cannot be cut so.
+        """
         ...
 
     def cycle(self, anchor: int, limit: int) -> tuple[int, ...]:
@@ -40,20 +68,41 @@ class PlainDecoder:
     """One target step per token; the next step runs while the last token is being used."""
 
     block_tokens = 1
+    has_draft = False
 
     def __init__(self, target: Target, sampler: Sampler) -> None:
         self._target = target
         self._sampler = sampler
-        self._caches = target.make_caches()
+        self.reset()
+
+    def reset(self) -> None:
+        self._caches = self._target.make_caches()
         self._next: mx.array | None = None
+        self.rows = 0
+        self.last_logits: mx.array | None = None
+
+    def restore(
+        self, target: tuple[LayerState, ...], draft: tuple[LayerState, ...] | None, rows: int
+    ) -> None:
+        restore_all(target, self._caches, rows)
+        self.rows = rows
+
+    def capture(self, rows: int) -> tuple[tuple[LayerState, ...], None]:
+        return capture_all(self._caches, self.rows, rows), None
 
     def prefill(self, chunk: list[int]) -> None:
         self._target.prefill(mx.array([chunk]), self._caches)
         _evaluate(self._caches)
+        self.rows += len(chunk)
 
     def first(self, chunk: list[int]) -> int:
         logits = self._target.prefill(mx.array([chunk]), self._caches)
-        return token_id(self._sampler.choose(logits[0, -1]))
+        self.rows += len(chunk)
+        return self.first_of(logits[0, -1])
+
+    def first_of(self, logits: mx.array) -> int:
+        self.last_logits = logits
+        return token_id(self._sampler.choose(logits))
 
     def cycle(self, anchor: int, limit: int) -> tuple[int, ...]:
         token = self._next if self._next is not None else self._after(mx.array([[anchor]]))
@@ -66,11 +115,14 @@ class PlainDecoder:
     def _after(self, token: mx.array) -> mx.array:
         """The token behind ``token`` [1, 1], as [1], lazily."""
         logits = self._target.verify(token, self._caches)
+        self.rows += 1
         return self._sampler.choose(logits[:, -1])
 
 
 class BlockDecoder:
     """Draft a block, verify it in one pass, roll back what was refused (arXiv 2602.06036)."""
+
+    has_draft = True
 
     def __init__(
         self, target: Target, drafter: Drafter, tap: FeatureTap, sampler: Sampler, block_tokens: int
@@ -80,17 +132,43 @@ class BlockDecoder:
         self._drafter = drafter
         self._tap = tap
         self._sampler = sampler
-        self._caches = target.make_caches()
-        self._draft_caches = drafter.draft.make_caches()
+        self.reset()
+
+    def reset(self) -> None:
+        self._caches = self._target.make_caches()
+        self._draft_caches = self._drafter.draft.make_caches()
         self._pending: mx.array | None = None
         """Features of committed tokens that are not context yet: all but the anchor's."""
+        self.rows = 0
+        self.last_logits: mx.array | None = None
+
+    def restore(
+        self, target: tuple[LayerState, ...], draft: tuple[LayerState, ...] | None, rows: int
+    ) -> None:
+        if draft is None:
+            raise ValueError("a state without the draft's context cannot serve drafting")
+        restore_all(target, self._caches, rows)
+        restore_all(draft, self._draft_caches, rows)
+        self.rows = rows
+
+    def capture(self, rows: int) -> tuple[tuple[LayerState, ...], tuple[LayerState, ...]]:
+        if self._pending is not None:
+            # Their context comes a cycle later than their rows; a snapshot has both.
+            self._drafter.draft.extend_context(self._pending, self._draft_caches)
+            self._pending = None
+        target = capture_all(self._caches, self.rows, rows)
+        return target, capture_all(self._draft_caches, self.rows, rows)
 
     def prefill(self, chunk: list[int]) -> None:
         self._prefill(chunk)
         _evaluate(self._caches, self._draft_caches)
 
     def first(self, chunk: list[int]) -> int:
-        anchor = self._sampler.choose(self._prefill(chunk)[0, -1])
+        return self.first_of(self._prefill(chunk)[0, -1])
+
+    def first_of(self, logits: mx.array) -> int:
+        self.last_logits = logits
+        anchor = self._sampler.choose(logits)
         _evaluate(self._draft_caches, anchor)
         return token_id(anchor)
 
@@ -105,6 +183,7 @@ class BlockDecoder:
         logits = self._verify(tokens[None])
         committed = judge(proposal, logits[0], self._sampler).committed()
         self._target.rollback(self._caches, rows - len(committed))
+        self.rows += len(committed)
         self._pending = self._tap.features()[:, : len(committed)]
         return committed
 
@@ -112,6 +191,7 @@ class BlockDecoder:
         with self._tap.armed():
             logits = self._target.prefill(mx.array([chunk]), self._caches)
         self._drafter.draft.extend_context(self._tap.features(), self._draft_caches)
+        self.rows += len(chunk)
         return logits
 
     def _verify(self, tokens: mx.array) -> mx.array:
@@ -121,6 +201,7 @@ class BlockDecoder:
     def _step(self, anchor: int) -> tuple[int, ...]:
         logits = self._verify(mx.array([[anchor]]))
         token = token_id(self._sampler.choose(logits[0, -1]))
+        self.rows += 1
         fresh = self._tap.features()
         old = self._pending
         self._pending = fresh if old is None else mx.concatenate([old, fresh], axis=1)

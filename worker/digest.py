@@ -1,15 +1,32 @@
-"""Weights digests: which weights a model really has, whatever its path is called."""
+"""Weights digests: which weights a model really has, whatever its path is called.
+
+Reading 20 GB takes 20 s, so the digest of a file is remembered with all the file system tells of
+it: path, size, inode, and both times to the nanosecond. New content changes ``ctime``, which no
+program can set back. A file that changed within the last seconds is not remembered: its clock may
+be too coarse to show the next change.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 Report = Callable[[str, int, int, str], None]
 """``(stage, done, total, unit)``: told of anything that may take over a second."""
 
 BLOCK_BYTES = 16 * 2**20
+MEMO = "weights-digests.json"
+SETTLED_S = 10.0
+"""So long ago a file must have changed for its digest to be remembered."""
+
+MOST_REMEMBERED = 4096
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -17,20 +34,79 @@ def weight_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.safetensors"))
 
 
-def weights_digest(folders: Iterable[Path], report: Report) -> str:
-    """SHA-256 over the weight files of ``folders`` (target, then draft), 64 hex digits.
+def folder_digest(folder: Path, report: Report, memo: Path | None = None) -> str:
+    """SHA-256 over names and content of the folder's weight files, 64 hex digits.
+
+    ``memo`` is the file of remembered digests; without one every byte is read.
 
     Raises:
-        OSError: a file cannot be read.
+        OSError: a weight file cannot be read.
     """
-    files = [file for folder in folders for file in weight_files(folder)]
+    files = weight_files(folder)
+    known = _read_memo(memo)
     total = sum(file.stat().st_size for file in files)
-    digest, done = hashlib.sha256(), 0
+    digest, done, fresh = hashlib.sha256(), 0, dict[str, str]()
     for file in files:
-        digest.update(f"{file.name}:{file.stat().st_size};".encode())
-        with file.open("rb") as stream:
-            while block := stream.read(BLOCK_BYTES):
-                digest.update(block)
-                done += len(block)
-                report("digest", done, total, "bytes")
+        mark = _mark(file)
+        content = known.get(mark) if mark is not None else None
+        if content is None:
+            content = _file_digest(
+                file, lambda read, at=done: report("digest", at + read, total, "bytes")
+            )
+            if mark is not None and mark == _mark(file):
+                fresh[mark] = content
+        done += file.stat().st_size
+        digest.update(f"{file.name}:{content};".encode())
+    if fresh and memo is not None:
+        _write_memo(memo, {**known, **fresh})
     return digest.hexdigest()
+
+
+def combined_digest(target: str, draft: str | None) -> str:
+    """One digest for a pair; the target's own where there is no draft."""
+    return target if draft is None else hashlib.sha256(f"{target}+{draft}".encode()).hexdigest()
+
+
+def _file_digest(file: Path, progress: Callable[[int], None]) -> str:
+    digest, done = hashlib.sha256(), 0
+    with file.open("rb") as stream:
+        while block := stream.read(BLOCK_BYTES):
+            digest.update(block)
+            done += len(block)
+            progress(done)
+    return digest.hexdigest()
+
+
+def _mark(file: Path) -> str | None:
+    """All the file system tells of this content; None while it may still be changing."""
+    facts = file.stat()
+    if time.time() - max(facts.st_mtime, facts.st_ctime) < SETTLED_S:
+        return None
+    stamps = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+    return f"{file.resolve()}|{'|'.join(map(str, stamps))}"
+
+
+def _read_memo(memo: Path | None) -> dict[str, str]:
+    """What is remembered; nothing if the file is missing, damaged or somebody else's."""
+    if memo is None:
+        return {}
+    try:
+        if memo.stat().st_uid != os.getuid():
+            return {}
+        raw: Any = json.loads(memo.read_text())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(raw, dict):
+        return {}
+    pairs = cast("dict[str, object]", raw).items()
+    return {k: v for k, v in pairs if isinstance(v, str) and len(v) == 64}
+
+
+def _write_memo(memo: Path, known: dict[str, str]) -> None:
+    """Remember, newest last; a failure only costs time at the next load."""
+    with suppress(OSError):
+        memo.parent.mkdir(parents=True, exist_ok=True)
+        fd, temporary = tempfile.mkstemp(prefix=f"{MEMO}.", dir=memo.parent)
+        with os.fdopen(fd, "w") as file:
+            json.dump(dict(list(known.items())[-MOST_REMEMBERED:]), file)
+        os.replace(temporary, memo)

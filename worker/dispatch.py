@@ -8,9 +8,11 @@ from ..protocol.messages import (
     AddCredit,
     Assign,
     Cancel,
+    ClearCache,
     GenerateBody,
     Load,
     LoadBody,
+    ReadCache,
     Stop,
     Unload,
 )
@@ -18,7 +20,7 @@ from .effects import Effects
 from .loop import Loop
 from .request import Assignment
 
-Command = Load | Unload | Assign | AddCredit | Cancel | Stop
+Command = Load | Unload | Assign | AddCredit | Cancel | ReadCache | ClearCache | Stop
 """Headers that are for the engine thread; the others are the I/O thread's own."""
 
 
@@ -38,6 +40,10 @@ def dispatch(message: Message, waited_s: float, loop: Loop, effects: Effects) ->
                 effects.load_failed(model, error)
         case Unload(model=model):
             loop.unload(model)
+        case ReadCache(id=id, model=model):
+            loop.read_cache(id, model)
+        case ClearCache(id=id, model=model):
+            loop.read_cache(id, model, clear=True)
         case Stop():
             loop.stop()
         case other:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..protocol.errors import DflashError
-from ..protocol.messages import DoneBody, LoadedBody
+from ..protocol.messages import CacheBody, DoneBody, LoadedBody
 
 
 class Effects(Protocol):
     """Called on the loop's thread, except ``progress``, which may come from any.
 
     For each request: ``chunk`` with seq 0, 1, 2 … and then exactly one ``done`` or ``failed``.
+    For each question about a cache: one ``cache_state`` or ``failed``.
     For each load: any number of ``progress``, then exactly one ``loaded`` or ``load_failed``.
     An exception out of ``chunk`` or ``done`` fails that request; the others must not raise.
     """
@@ -30,3 +31,5 @@ class Effects(Protocol):
     def load_failed(self, model: str, error: DflashError) -> None: ...
 
     def unloaded(self, model: str) -> None: ...
+
+    def cache_state(self, id: bytes, body: CacheBody) -> None: ...

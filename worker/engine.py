@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
-from ..protocol.messages import GenerateBody, LoadBody, LoadedBody
+from ..protocol.messages import CacheBody, GenerateBody, LoadBody, LoadedBody
 
 Progress = Callable[[str, int, int, str], None]
 """``(stage, done, total, unit)`` of a load. May raise Withdrawn, which must pass through."""
@@ -44,6 +44,10 @@ class Statistics(Protocol):
     def prompt_tokens(self) -> int: ...
     @property
     def cached_tokens(self) -> int: ...
+    @property
+    def cache_hit(self) -> str: ...
+    @property
+    def cache_miss_reason(self) -> str: ...
     @property
     def generated_tokens(self) -> int: ...
     @property
@@ -83,6 +87,18 @@ class HeldModel(Protocol):
 
     def begin(self, body: GenerateBody) -> Generation:
         """Start a request. Raises DflashError(bad_request | unsupported)."""
+        ...
+
+    def cache_state(self) -> CacheBody:
+        """What its prefix cache holds and has done."""
+        ...
+
+    def clear_cache(self) -> None:
+        """Forget all cached prefixes."""
+        ...
+
+    def close(self) -> None:
+        """It is being unloaded: retire its cache. Requests may still hold it."""
         ...
 
 

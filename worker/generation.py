@@ -8,13 +8,17 @@ from typing import Literal
 
 from ..protocol.errors import DflashError, ErrorCode
 from ..protocol.messages import GenerateBody
-from .chat import encode
+from .cache.open import OpenCache
+from .cache.session import CacheSession
+from .chat import encode, turn_borders
 from .decoder import Decoder
 from .model import Model
 from .sampling import Sampler
 from .text import TextStream
 
 Engine = Literal["dflash", "plain"]
+
+NO_CACHE = OpenCache(manager=None, cuttable=True, reason="off")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,8 @@ class Statistics:
     acceptance_length_tokens: float
     prompt_tokens: int
     cached_tokens: int
+    cache_hit: str
+    cache_miss_reason: str
     generated_tokens: int
     prefill_ms: float
     decode_ms: float
@@ -46,14 +52,15 @@ class Statistics:
 class Generation:
     """A request of one model. One step is one prefill chunk or one decode cycle.
 
-    All calls belong to the thread that loaded the model.
+    All calls belong to the thread that loaded the model. The request keeps the cache it was
+    admitted with, whatever becomes of that cache meanwhile.
 
     Raises:
         DflashError: bad_request when the prompt does not fit, unsupported when ``speculation`` is
             ``strict`` and the model has no draft.
     """
 
-    def __init__(self, model: Model, body: GenerateBody) -> None:
+    def __init__(self, model: Model, body: GenerateBody, cache: OpenCache = NO_CACHE) -> None:
         prompt = encode(model.tokenizer, body, model.vocab_size)
         self._limit = _token_limit(model, body, len(prompt))
         self.engine: Engine
@@ -61,12 +68,25 @@ class Generation:
         self._eos: frozenset[int] = frozenset() if body.ignore_eos else model.eos_token_ids
         self._prompt = prompt
         self._prefilled = 0
-        self._chunk_tokens = model.defaults.prefill_chunk_tokens
         sampler = Sampler(body.sampling, model.defaults.sampling)
         self._decoder: Decoder | None = model.decoder(self.engine, sampler)
         self._block_tokens = self._decoder.block_tokens
+        needs_turns = cache.manager is not None and not cache.cuttable
+        self._session = CacheSession(
+            cache.manager,
+            self._decoder,
+            prompt,
+            chunk_tokens=model.defaults.prefill_chunk_tokens,
+            cuttable=cache.cuttable,
+            turns=turn_borders(model.tokenizer, body, prompt) if needs_turns else (),
+        )
+        self._begun = False
+        self._sound = True
+        """Whether the decoder's state is that of whole steps; an error leaves it in between."""
         self._text = TextStream(model.tokenizer, body.stop)
         self._anchor = -1
+        self._history: list[int] = []
+        """Committed tokens, those that end the request included."""
         self._generated = 0
         self._cycles = 0
         self._committed = 0
@@ -82,7 +102,7 @@ class Generation:
     @property
     def phase(self) -> Literal["prefill", "decode"]:
         """What the next step does."""
-        return "prefill" if self._prefilled < len(self._prompt) else "decode"
+        return "prefill" if self._anchor < 0 else "decode"
 
     def step(self) -> Output | None:
         """One prefill chunk or one decode cycle; None when it produced no token.
@@ -93,12 +113,14 @@ class Generation:
         if self._decoder is None or self.finished:
             raise RuntimeError("step of a generation that has ended")
         started = time.perf_counter()
+        self._sound = False
         if self.phase == "prefill":
             output = self._prefill_step(self._decoder)
             self._prefill_s += time.perf_counter() - started
         else:
             output = self._decode_step(self._decoder)
             self._decode_s += time.perf_counter() - started
+        self._sound = True
         return output
 
     def statistics(self) -> Statistics:
@@ -112,25 +134,42 @@ class Generation:
             cycles=self._cycles,
             acceptance_length_tokens=self._committed / self._cycles if self._cycles else 0.0,
             prompt_tokens=len(self._prompt),
-            cached_tokens=0,
+            cached_tokens=self._session.cached_tokens,
+            cache_hit=self._session.hit,
+            cache_miss_reason=self._session.miss_reason,
             generated_tokens=self._generated,
             prefill_ms=self._prefill_s * 1e3,
             decode_ms=self._decode_s * 1e3,
         )
 
     def close(self) -> None:
-        """Give the caches back; a second call does nothing."""
+        """Leave what was computed to the cache, and give the rest back; a second call does nothing.
+
+        Also for a request that was cancelled, but not for one whose step failed.
+        """
+        if self._decoder is not None and self._begun and self._sound:
+            self._session.end(self._history)
+        self._session.release()
         self._decoder = None
 
     def _prefill_step(self, decoder: Decoder) -> Output | None:
-        chunk = self._prompt[self._prefilled : self._prefilled + self._chunk_tokens]
-        if self._prefilled + len(chunk) < len(self._prompt):
+        if not self._begun:
+            self._begun = True
+            logits = self._session.begin()
+            self._prefilled = self._session.cached_tokens
+            if logits is not None:
+                self._anchor = decoder.first_of(logits)
+                return self._emit((self._anchor,))
+        start = self._prefilled
+        end = self._session.next_end(start)
+        chunk = self._prompt[start:end]
+        self._prefilled = end
+        if end < len(self._prompt):
             decoder.prefill(chunk)
-            self._prefilled += len(chunk)
-            return None
-        self._anchor = decoder.first(chunk)
-        self._prefilled += len(chunk)
-        return self._emit((self._anchor,))
+        else:
+            self._anchor = decoder.first(chunk)
+        self._session.passed(start, end)
+        return None if end < len(self._prompt) else self._emit((self._anchor,))
 
     def _decode_step(self, decoder: Decoder) -> Output:
         committed = decoder.cycle(self._anchor, self._limit - self._generated)
@@ -144,6 +183,7 @@ class Generation:
         kept: list[int] = []
         text = ""
         for token in committed:
+            self._history.append(token)
             if token in self._eos:
                 self._finish_reason = "stop"
                 break

@@ -19,8 +19,10 @@ from ..protocol.errors import DflashError
 from ..protocol.messages import (
     AddCredit,
     Cancel,
+    ClearCache,
     Ping,
     Pong,
+    ReadCache,
     Register,
     Registered,
     Stop,
@@ -152,7 +154,7 @@ class Link:
     def _accept(self, message: Message) -> None:
         header = message.header
         match header:
-            case AddCredit() | Cancel():
+            case AddCredit() | Cancel() | ReadCache() | ClearCache():
                 self._engine.put(message)
             case _ if getattr(header, "epoch", None) != self._environment.epoch:
                 self._refuse("stale_epoch", f"{type(header).__name__} is of another epoch")

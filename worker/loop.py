@@ -165,6 +165,18 @@ class Loop:
         if request is not None:
             self._fail(request, DflashError(ErrorCode.cancelled, "the request was cancelled"))
 
+    def read_cache(self, id: bytes, model: str, *, clear: bool = False) -> None:
+        """Tell the state of a model's prefix cache, after emptying it if ``clear``."""
+        try:
+            held = self._registry.get(model)
+            if clear:
+                held.clear_cache()
+            self._effects.cache_state(id, held.cache_state())
+        except Exception as error:  # noqa: BLE001 - a command's border
+            failure = request_failure(error, self._engine)
+            _log_failure("cache_command_failed", failure, error, {"model": model})
+            self._effects.failed(id, failure)
+
     def stop(self) -> None:
         """Fail everything and let go of all models; every later ``step`` does nothing."""
         if self._stopped:

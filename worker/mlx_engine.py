@@ -5,21 +5,29 @@ Imports mlx: only for processes that prepared the BLAS.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import final
 
-from ..protocol.messages import GenerateBody, LoadBody, LoadedBody
+from ..protocol.messages import CacheBody, GenerateBody, LoadBody, LoadedBody
 from . import memory
+from .cache.manager import CacheStuck
+from .cache.open import OpenCache, open_cache
+from .cache.registry import CacheRegistry
 from .engine import Progress
 from .generation import Generation
 from .model import Model, load_model
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class MlxModel:
-    """A loaded model, as the loop sees it."""
+    """A loaded model with its prefix cache, as the loop sees it."""
 
     model: Model
+    cache: OpenCache
+    caches: CacheRegistry
 
     @property
     def facts(self) -> LoadedBody:
@@ -36,16 +44,42 @@ class MlxModel:
 
     def begin(self, body: GenerateBody) -> Generation:
         """Start a request. Raises DflashError(bad_request | unsupported)."""
-        return Generation(self.model, body)
+        return Generation(self.model, body, self.cache)
+
+    def cache_state(self) -> CacheBody:
+        """What people see of its cache."""
+        manager = self.cache.manager
+        return CacheBody(state=self.cache.reason) if manager is None else manager.report()
+
+    def clear_cache(self) -> None:
+        """Forget all prefixes, in memory and on disk."""
+        if self.cache.manager is not None:
+            self.cache.manager.clear()
+
+    def close(self) -> None:
+        """Retire its cache; what waits for the disk is written, within a limit."""
+        if self.cache.manager is None:
+            return
+        try:
+            self.caches.shutdown(self.cache.manager.identity)
+        except CacheStuck as error:
+            log.warning("cache_stuck model=%s reason=%s", self.model.name, error)
 
 
 @final
 class MlxEngine:
-    """Loads models on mlx. All calls on one thread."""
+    """Loads models on mlx, each with its prefix cache. All calls on one thread."""
+
+    def __init__(self) -> None:
+        self.caches = CacheRegistry()
 
     def load(self, name: str, body: LoadBody, progress: Progress) -> MlxModel:
         """Load a model whole, or raise and keep nothing of it."""
-        return MlxModel(load_model(name, body, progress))
+        model = load_model(name, body, progress)
+        layers = model.target.make_caches()
+        layers += model.drafter.draft.make_caches() if model.drafter else []
+        cache = open_cache(self.caches, model.identity, model.fingerprint, body.cache, layers)
+        return MlxModel(model, cache, self.caches)
 
     def held_bytes(self) -> int:
         """Memory this process holds now."""

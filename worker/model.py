@@ -18,10 +18,13 @@ from mlx_lm.utils import dequantize_model, load_model as load_mlx_model, load_to
 
 from ..protocol.errors import DflashError, ErrorCode
 from ..protocol.messages import LoadBody
+from ..protocol.paths import cache_dir
 from . import memory
+from .cache.identity import CacheIdentity, Fingerprint
+from .cache.naming import Origin, fingerprint_of, identity_of
 from .checkpoint import DraftConfig, TargetShape, check_pair, draft_config, is_draft, read_config
 from .decoder import BlockDecoder, Decoder, PlainDecoder
-from .digest import Report, weights_digest
+from .digest import MEMO, Report, combined_digest, folder_digest
 from .draft import load_draft
 from .drafting import Drafter
 from .features import FeatureTap
@@ -57,6 +60,8 @@ class Model:
     defaults: LoadBody
     target: Target
     drafter: Drafter | None
+    identity: CacheIdentity
+    fingerprint: Fingerprint
 
     def decoder(self, engine: Literal["dflash", "plain"], sampler: Sampler) -> Decoder:
         """A fresh decoder for one request."""
@@ -80,7 +85,9 @@ def load_model(name: str, body: LoadBody, report: Report) -> Model:
         # What the configurations alone rule out is refused before any weights are read.
         context_tokens = _context_tokens(body, _target_config(target_folder, body))
         shape = draft_config(read_config(draft_folder), str(body.draft)) if draft_folder else None
-        digest = weights_digest([f for f in (target_folder, draft_folder) if f], report)
+        memo = cache_dir() / MEMO
+        target_digest = folder_digest(target_folder, report, memo)
+        draft_digest = folder_digest(draft_folder, report, memo) if draft_folder else None
         module, config = load_mlx_model(target_folder, lazy=True)
         dtype = _compute_dtype(module, body)
         target = adapt(module, config)
@@ -93,22 +100,37 @@ def load_model(name: str, body: LoadBody, report: Report) -> Model:
         _evaluate(modules, drafter, report)
         tokenizer = load_tokenizer(target_folder, eos_token_ids=config.get("eos_token_id"))
         vocab_size = _vocab_size(config, tokenizer)
+        origin = Origin(
+            name=name,
+            target_digest=target_digest,
+            draft_digest=draft_digest,
+            target_config=config,
+            draft_folder=draft_folder,
+            draft_shape=shape,
+        )
+        dtype_name = str(dtype or "as stored").rpartition(".")[2]
+        chunk_tokens = body.prefill_chunk_tokens
+        fingerprint = fingerprint_of(
+            origin, dtype=dtype_name, tokenizer=tokenizer, chunk_tokens=chunk_tokens
+        )
     return Model(
         name=name,
-        digest=digest,
+        digest=combined_digest(target_digest, draft_digest),
         engine="dflash" if drafter else "plain",
         engine_reason=why_plain,
         block_tokens=_block_tokens(body, drafter),
         context_tokens=context_tokens,
         memory_bytes=_memory_bytes(modules, drafter),
         device=str(mx.default_device().type).rpartition(".")[2],
-        dtype=str(dtype or "as stored").rpartition(".")[2],
+        dtype=dtype_name,
         tokenizer=tokenizer,
         eos_token_ids=frozenset(tokenizer.eos_token_ids),
         vocab_size=vocab_size,
         defaults=body,
         target=target,
         drafter=drafter,
+        identity=identity_of(origin),
+        fingerprint=fingerprint,
     )
 
 

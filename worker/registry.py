@@ -40,8 +40,13 @@ class Registry:
 
     def unload(self, name: str) -> bool:
         """Forget a model; whether it was there. Requests must have let go of it before."""
-        return self._models.pop(name, None) is not None
+        model = self._models.pop(name, None)
+        if model is None:
+            return False
+        model.close()
+        return True
 
     def clear(self) -> None:
         """Forget all."""
-        self._models.clear()
+        for name in self.names:
+            self.unload(name)

@@ -97,6 +97,8 @@ class ActiveRequest:
             acceptance_length_tokens=statistics.acceptance_length_tokens,
             prompt_tokens=statistics.prompt_tokens,
             cached_tokens=statistics.cached_tokens,
+            cache_hit=statistics.cache_hit,
+            cache_miss_reason=statistics.cache_miss_reason,
             generated_tokens=statistics.generated_tokens,
             queued_ms=self.assignment.queued_ms,
             load_ms=self.assignment.load_ms,

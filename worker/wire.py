@@ -9,6 +9,8 @@ from typing import final
 from ..protocol.codec import encode
 from ..protocol.errors import DflashError
 from ..protocol.messages import (
+    CacheBody,
+    CacheState,
     Chunk,
     ChunkBody,
     Done,
@@ -73,6 +75,9 @@ class WireEffects:
 
     def unloaded(self, model: str) -> None:
         self._outbox.put(encode(Unloaded(epoch=self._epoch, model=model)))
+
+    def cache_state(self, id: bytes, body: CacheBody) -> None:
+        self._outbox.put(encode(CacheState(id=id, epoch=self._epoch), body))
 
 
 def _text(text: str, limit: int) -> str:

@@ -1,0 +1,90 @@
+"""The caches of this process, one for each identity."""
+
+from __future__ import annotations
+
+import logging
+from typing import final
+
+from ...protocol.messages import CacheSettings
+from .disk import DiskSettings
+from .identity import CacheIdentity, Fingerprint
+from .manager import FLUSH_S, CacheManager, CacheStuck
+
+log = logging.getLogger(__name__)
+
+
+@final
+class CacheRegistry:
+    """Different identities live side by side. One object for as long as nothing changes.
+
+    All calls on the thread that owns the models.
+    """
+
+    def __init__(self) -> None:
+        self._managers: dict[CacheIdentity, CacheManager] = {}
+        self._stuck: list[CacheManager] = []
+        self._current: CacheManager | None = None
+
+    @property
+    def managers(self) -> tuple[CacheManager, ...]:
+        """All that are open, oldest first."""
+        return tuple(self._managers.values())
+
+    @property
+    def stuck(self) -> tuple[CacheManager, ...]:
+        """Those whose shutdown failed and has not succeeded since."""
+        return tuple(self._stuck)
+
+    def resolve(
+        self,
+        identity: CacheIdentity,
+        fingerprint: Fingerprint,
+        settings: CacheSettings,
+        disk: DiskSettings | None = None,
+    ) -> CacheManager | None:
+        """The manager of ``identity``; None if ``settings`` switch it off.
+
+        With another fingerprint or other settings than before, the present one is retired and
+        replaced; all others are left alone. A retirement that fails is logged and listed in
+        ``stuck``: its successor works, without the directory if that is still held.
+        """
+        present = self._managers.get(identity)
+        if present is not None:
+            same = (present.fingerprint, present.settings, present.disk_settings)
+            if settings.enabled and same == (fingerprint, settings, disk):
+                self._current = present
+                return present
+            try:
+                self.shutdown(identity)
+            except CacheStuck as error:
+                log.warning("cache_stuck identity=%s reason=%s", identity.short, error)
+        if not settings.enabled:
+            return None
+        manager = CacheManager(identity, fingerprint, settings, disk)
+        self._managers[identity] = self._current = manager
+        return manager
+
+    def current(self) -> CacheManager | None:
+        """The most recently resolved one that is still open."""
+        return self._current
+
+    def shutdown(self, identity: CacheIdentity | None = None, timeout_s: float = FLUSH_S) -> None:
+        """Retire one, or all; also those that were stuck before. Unknown ones: nothing to do.
+
+        Raises CacheStuck after all were tried, if some still write; ``stuck`` lists them.
+        """
+        chosen = [m for m in self._managers.values() if identity in (None, m.identity)]
+        chosen += [m for m in self._stuck if identity in (None, m.identity)]
+        failed: list[CacheStuck] = []
+        for manager in chosen:
+            if self._managers.get(manager.identity) is manager:
+                del self._managers[manager.identity]
+            if self._current is manager:
+                self._current = None
+            try:
+                manager.retire(timeout_s)
+            except CacheStuck as error:
+                failed.append(error)
+        self._stuck = [m for m in {*self._stuck, *chosen} if m.state == "stuck"]
+        if failed:
+            raise CacheStuck("; ".join(str(error) for error in failed))
