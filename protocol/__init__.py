@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from .daemon import Daemon
     from .errors import DflashError, ErrorCode
     from .generation import Completion, Generation
-    from .messages import ChatMessage, ChunkBody, DoneBody, SnapshotBody
+    from .messages import CacheBody, ChatMessage, ChunkBody, DoneBody, SnapshotBody
     from .sync import Client
 
 __all__ = [
     "AsyncClient",
+    "CacheBody",
     "ChatMessage",
     "ChunkBody",
     "Client",
@@ -32,6 +33,7 @@ __all__ = [
 
 _HOMES = {
     "AsyncClient": "client",
+    "CacheBody": "messages",
     "ChatMessage": "messages",
     "ChunkBody": "messages",
     "Client": "sync",

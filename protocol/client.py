@@ -16,10 +16,14 @@ from .errors import DflashError, ErrorCode
 from .generation import Generation
 from .link import LINGER_MS
 from .messages import (
+    CacheBody,
+    CacheState,
     Cancel,
+    ClearCache,
     Done,
     FromControl,
     Generate,
+    ReadCache,
     Retire,
     Shutdown,
     Snapshot,
@@ -143,6 +147,18 @@ class AsyncClient:
         call = Call(Done)
         _ = await self._call(call, Retire(id=call.id, model=model, now=now))
 
+    async def cache(self, model: str) -> CacheBody:
+        """Return the state of a loaded model's prefix cache."""
+        call = Call(CacheState)
+        message = await self._call(call, ReadCache(id=call.id, model=model))
+        return decode_body(CacheBody, message.body)
+
+    async def clear_cache(self, model: str) -> CacheBody:
+        """Empty a loaded model's prefix cache, disk included; return its state after that."""
+        call = Call(CacheState)
+        message = await self._call(call, ClearCache(id=call.id, model=model))
+        return decode_body(CacheBody, message.body)
+
     async def shutdown(self, *, now: bool = False) -> None:
         """Stop the daemon; return when it has said so or has closed the connection."""
         call = Call(Done)
@@ -155,7 +171,7 @@ class AsyncClient:
     async def _call(
         self,
         call: Call,
-        header: Status | Spawn | Retire | Shutdown,
+        header: Status | Spawn | Retire | ReadCache | ClearCache | Shutdown,
         *,
         must_answer: bool = False,
     ) -> Message:

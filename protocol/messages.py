@@ -413,9 +413,9 @@ class CacheSettings(Body, frozen=True, kw_only=True):
     """A model's prefix cache. Prompts are kept on disk only where ``disk_bytes`` allows it."""
 
     enabled: bool = True
-    ram_bytes: Annotated[int, Meta(ge=0, le=2**53)] = 2 * 2**30
-    disk_bytes: Annotated[int, Meta(ge=0, le=2**53)] = 0
-    disk_root_bytes: Annotated[int, Meta(ge=0, le=2**53)] = 64 * 2**30
+    ram_bytes: Count = 2 * 2**30
+    disk_bytes: Count = 0
+    disk_root_bytes: Count = 64 * 2**30
     disk_dir: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
     reuse: Literal["longest", "aligned"] = "longest"
 
@@ -449,9 +449,9 @@ class LoadedBody(Report, frozen=True, kw_only=True):
 class CacheBody(Report, frozen=True, kw_only=True):
     """One model's prefix cache, since its model was loaded. Maps count by reason or kind."""
 
+    state: Annotated[str, Meta(max_length=256)]
     identity: Annotated[str, Meta(max_length=128)] = ""
     fingerprint: Annotated[str, Meta(max_length=128)] = ""
-    state: Annotated[str, Meta(max_length=256)]
     ram_entries: Count = 0
     ram_tokens: Count = 0
     ram_bytes: Count = 0

@@ -12,7 +12,7 @@ from .ask import GenerateOptions
 from .background import BackgroundLoop
 from .client import SILENCE_S, TIMEOUT_S, AsyncClient
 from .generation import Completion, Generation as AsyncGeneration
-from .messages import ChunkBody, DoneBody, SnapshotBody
+from .messages import CacheBody, ChunkBody, DoneBody, SnapshotBody
 from .pending import OnEvent
 
 
@@ -89,6 +89,14 @@ class Client:
     def retire(self, model: str, *, now: bool = False) -> None:
         """Unload ``model`` and return when it is gone; ``now`` fails its running requests."""
         self._open().run(self._client.retire(model, now=now))
+
+    def cache(self, model: str) -> CacheBody:
+        """Return the state of a loaded model's prefix cache."""
+        return self._open().run(self._client.cache(model))
+
+    def clear_cache(self, model: str) -> CacheBody:
+        """Empty a loaded model's prefix cache, disk included; return its state after that."""
+        return self._open().run(self._client.clear_cache(model))
 
     def shutdown(self, *, now: bool = False) -> None:
         """Stop the daemon; return when it has said so or has closed the connection."""

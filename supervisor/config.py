@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from ..protocol import paths
-from ..protocol.messages import LoadBody, Name, Sampling
+from ..protocol.messages import CacheSettings, LoadBody, Name, Sampling
 from .limits import Limits
 
 
@@ -54,6 +54,7 @@ _SECTIONS: Mapping[str, type[Struct]] = {
     "daemon": DaemonSection,
     "models.*": LoadBody,
     "models.*.sampling": Sampling,
+    "models.*.cache": CacheSettings,
 }
 
 
@@ -106,8 +107,8 @@ def known_keys(section: str) -> tuple[str, ...] | None:
     parts = section.split(".")
     if parts[0] == "models":
         # A model's name may itself contain dots: only what follows it matters.
-        is_sampling = len(parts) > 2 and parts[-1] == "sampling"
-        return _SECTIONS["models.*.sampling" if is_sampling else "models.*"].__struct_fields__
+        inner = f"models.*.{parts[-1]}" if len(parts) > 2 else "models.*"
+        return _SECTIONS.get(inner, LoadBody).__struct_fields__
     return _SECTIONS[section].__struct_fields__ if section in _SECTIONS else ()
 
 
@@ -123,6 +124,7 @@ def anchored(config: Config, base_dir: Path) -> Config:
             body,
             target=as_path_if_written_so(body.target, base_dir),
             draft=as_path_if_written_so(body.draft, base_dir) if body.draft else None,
+            cache=structs.replace(body.cache, disk_dir=as_path(body.cache.disk_dir, base_dir)),
         )
         for name, body in config.models.items()
     }

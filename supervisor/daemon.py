@@ -89,6 +89,7 @@ class Daemon:
             log_dir=self._config.state_dir / "logs",
             instance=self._instance,
             registry=registry,
+            models=tuple(self._config.models),
         )
         self._board = Switchboard(
             self._core(),

@@ -20,6 +20,10 @@ from .process_registry import MARKER, ProcessRegistry
 SIGNALS = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
 
 
+NAMES_LIMIT_BYTES = 100_000
+"""One variable of an environment may have 128 KiB on Linux."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Process:
     """One live worker process, and what only it and we know."""
@@ -49,12 +53,14 @@ class Processes:
         log_dir: Path,
         instance: str,
         registry: ProcessRegistry,
+        models: Sequence[str] = (),
     ) -> None:
         self._command = list(command)
         self._workers_url = workers_url
         self._log_dir = log_dir
         self._instance = instance
         self._registry = registry
+        self._models = tuple(models)
         self.on_exit: Callable[[str, int, int, str], None] = _unheard
         self._live: dict[tuple[str, int], Process] = {}
 
@@ -140,8 +146,12 @@ class Processes:
         self.on_exit(process.worker, process.epoch, status, log_tail)
 
     def _environment(self, worker: str, epoch: int, secret: bytes) -> Mapping[str, str]:
+        names = "\n".join(self._models)
+        # Whose cached prefixes are still wanted, when the disk runs short. Left out, all are.
+        known = {"DFLASHD_MODELS": names} if len(names) < NAMES_LIMIT_BYTES else {}
         return {
             **os.environ,
+            **known,
             MARKER: self._instance,
             "DFLASHD_WORKERS": self._workers_url,
             "DFLASHD_WORKER": worker,

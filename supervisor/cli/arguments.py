@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_lifecycle(commands)
     add_looks(commands)
+    add_cache(commands)
     add_generate(commands)
     add_local(commands)
     return top
@@ -72,6 +73,18 @@ def add_looks(commands: Commands) -> None:
     ):
         command = commands.add_parser(name, help=words)
         command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def add_cache(commands: Commands) -> None:
+    """Cache, with or without a model, and cache clear."""
+    cache = commands.add_parser("cache", help="show the loaded models' prefix caches, or empty one")
+    cache.add_argument(
+        "words",
+        nargs="*",
+        metavar="[MODEL | clear MODEL]",
+        help="one model's cache in full; 'clear MODEL' empties it, disk included",
+    )
+    cache.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def add_generate(commands: Commands) -> None:

@@ -19,6 +19,7 @@ _HOMES = {
     "shutdown": "lifecycle",
     "status": "looks",
     "models": "looks",
+    "cache": "cache",
     "generate": "generate",
     "chat": "chat",
     "pull": "local",

@@ -1,14 +1,40 @@
-"""What the owner may ask on the control socket: spawn, retire, shutdown, and cancel of these."""
+"""What the owner may ask on the control socket: spawn, retire, shutdown, caches, and cancel."""
 
 from __future__ import annotations
 
 from ...protocol.errors import ErrorCode
-from ...protocol.messages import Cancel, Failed, Retire, Shutdown, Spawn
+from ...protocol.messages import (
+    Cancel,
+    ClearCache,
+    Failed,
+    ReadCache,
+    Retire,
+    Shutdown,
+    Spawn,
+)
 from . import stopping
 from .events import Peer
 from .intake import unknown_model
-from .records import SENTENCE_CHARACTERS, SERVING, Command, WorkerState
+from .records import SENTENCE_CHARACTERS, SERVING, Command, Question, Worker, WorkerState
 from .state import State
+
+
+def command(
+    s: State,
+    peer: Peer,
+    header: Spawn | Retire | ReadCache | ClearCache | Shutdown,
+    now: float,
+) -> None:
+    """Carry out one command."""
+    match header:
+        case Spawn():
+            spawn(s, peer, header)
+        case Retire():
+            retire(s, peer, header, now)
+        case ReadCache() | ClearCache():
+            ask_cache(s, peer, header, now)
+        case Shutdown():
+            shutdown(s, peer, header, now)
 
 
 def spawn(s: State, peer: Peer, header: Spawn) -> None:
@@ -49,6 +75,35 @@ def retire(s: State, peer: Peer, header: Retire, now: float) -> None:
         stopping.drain(s, worker, now, s.limits.drain_timeout_s)
 
 
+def ask_cache(s: State, peer: Peer, header: ReadCache | ClearCache, now: float) -> None:
+    """Pass a question about a cache on to the worker that has the model loaded."""
+    model = s.models.get(header.model)
+    if model is None:
+        refuse(s, peer, header.id, ErrorCode.not_found, unknown_model(s, header.model))
+        return
+    worker = s.workers[model.worker]
+    if worker.state not in SERVING | {WorkerState.draining} or not model.loaded:
+        sentence = f"model {model.name} is not loaded, so its cache is not open"
+        refuse(s, peer, header.id, ErrorCode.not_found, sentence, retryable=True)
+        return
+    if header.id in worker.questions:
+        refuse(s, peer, header.id, ErrorCode.bad_request, "this id is in use already")
+        return
+    if too_many(s, peer, header.id):
+        return
+    due_at = now + s.limits.release_timeout_s
+    worker.questions[header.id] = Question(peer=peer, id=header.id, due_at=due_at)
+    s.order(worker, header)
+
+
+def questions_expired(s: State, worker: Worker, now: float) -> None:
+    """Answer those whose worker does not."""
+    for question in [q for q in worker.questions.values() if q.due_at <= now]:
+        del worker.questions[question.id]
+        sentence = "the worker did not answer in time"
+        refuse(s, question.peer, question.id, ErrorCode.worker_lost, sentence, retryable=True)
+
+
 def shutdown(s: State, peer: Peer, header: Shutdown, now: float) -> None:
     """Stop the daemon."""
     s.shutdowns.append(Command(peer=peer, id=header.id))
@@ -57,11 +112,17 @@ def shutdown(s: State, peer: Peer, header: Shutdown, now: float) -> None:
 
 def cancel(s: State, peer: Peer, header: Cancel) -> None:
     """Wait no longer for a command's end; what it began goes on."""
-    command = Command(peer=peer, id=header.id)
+    wanted = Command(peer=peer, id=header.id)
     waiting = [m.spawns for m in s.models.values()] + [w.retires for w in s.workers.values()]
     for commands in (*waiting, s.shutdowns):
-        if command in commands:
-            commands.remove(command)
+        if wanted in commands:
+            commands.remove(wanted)
+            refuse(s, peer, header.id, ErrorCode.cancelled, "nobody waits for this any more")
+            return
+    for worker in s.workers.values():
+        question = worker.questions.get(header.id)
+        if question is not None and question.peer == peer:
+            del worker.questions[header.id]
             refuse(s, peer, header.id, ErrorCode.cancelled, "nobody waits for this any more")
             return
     s.counters["cancels_ignored"] += 1
@@ -70,7 +131,7 @@ def cancel(s: State, peer: Peer, header: Cancel) -> None:
 def too_many(s: State, peer: Peer, id: bytes) -> bool:
     """Refuse a command when too many wait already."""
     waiting = sum(len(m.spawns) for m in s.models.values())
-    waiting += sum(len(w.retires) for w in s.workers.values())
+    waiting += sum(len(w.retires) + len(w.questions) for w in s.workers.values())
     if waiting < s.limits.pending_commands:
         return False
     refuse(s, peer, id, ErrorCode.overloaded, f"{waiting} commands wait already", retryable=True)

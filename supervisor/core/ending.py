@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import Cancel, Failed, Header
-from .records import SENTENCE_CHARACTERS, Phase, Request, Worker
+from .records import SENTENCE_CHARACTERS, Command, Phase, Request, Worker
 from .state import State
 
 
@@ -89,6 +89,9 @@ def fail_active(s: State, worker: Worker, code: ErrorCode, message: str) -> None
         )
         answer(s, request, header)
         release(s, request)
+    questions: list[Command] = [*worker.questions.values()]
+    worker.questions.clear()
+    s.fail_commands(questions, code, message, retryable=True)
 
 
 def fail_queued(

@@ -196,3 +196,6 @@ def forget_commands(s: State, peer: Peer) -> None:
     waiting = [m.spawns for m in s.models.values()] + [w.retires for w in s.workers.values()]
     for commands in (*waiting, s.shutdowns):
         commands[:] = [command for command in commands if command.peer != peer]
+    for worker in s.workers.values():
+        kept = {id: command for id, command in worker.questions.items() if command.peer != peer}
+        worker.questions = kept

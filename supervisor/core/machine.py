@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from ...protocol.messages import (
     WINDOW_CHUNKS,
     AddCredit,
+    CacheState,
     Cancel,
     Chunk,
+    ClearCache,
     Done,
     Failed,
     Generate,
@@ -18,6 +20,7 @@ from ...protocol.messages import (
     LoadFailed,
     Pong,
     Progress,
+    ReadCache,
     Register,
     Retire,
     Shutdown,
@@ -135,10 +138,8 @@ class Core:
         match header:
             case Chunk():
                 relay.chunk(s, worker, header, event, now)
-            case Done():
-                relay.done(s, worker, header, event, now)
-            case Failed():
-                relay.failed(s, worker, header, event, now)
+            case Done() | Failed() | CacheState():
+                relay.ended(s, worker, header, event, now)
             case Pong():
                 health.pong(worker, header, now)
             case Register():
@@ -168,12 +169,8 @@ class Core:
             case Status():
                 body = snapshot(s, self.identity, now)
                 s.emit(SendSnapshot(peer=peer, id=header.id, snapshot=body))
-            case Spawn():
-                commands.spawn(s, peer, header)
-            case Retire():
-                commands.retire(s, peer, header, now)
-            case Shutdown():
-                commands.shutdown(s, peer, header, now)
+            case Spawn() | Retire() | ReadCache() | ClearCache() | Shutdown():
+                commands.command(s, peer, header, now)
             case _:
                 s.counters["client_protocol_errors"] += 1
 

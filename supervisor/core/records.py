@@ -89,6 +89,13 @@ class Command:
     id: bytes
 
 
+@dataclass(slots=True, kw_only=True, frozen=True)
+class Question(Command):
+    """A control command that a worker answers itself, until ``due_at``."""
+
+    due_at: float
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Model:
     """One configured model: who waits for it, and what is known of it."""
@@ -122,6 +129,7 @@ class Worker:
     reason: str = ""
     active: dict[bytes, Request] = field(default_factory=dict[bytes, Request])
     retires: list[Command] = field(default_factory=list[Command])
+    questions: dict[bytes, Question] = field(default_factory=dict[bytes, Question])
     drain_serial: int = 0
     stop_step: StopStep = StopStep.polite
     failures: list[float] = field(default_factory=list[float])

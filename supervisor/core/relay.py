@@ -1,9 +1,9 @@
-"""What workers say about requests: chunks on, and the one end."""
+"""What workers say about requests and questions: chunks on, and the one end."""
 
 from __future__ import annotations
 
 from ...protocol.errors import ErrorCode
-from ...protocol.messages import Chunk, Done, Failed
+from ...protocol.messages import CacheState, Chunk, Done, Failed
 from . import ending
 from .effects import SendToClient
 from .events import WorkerSent
@@ -40,6 +40,19 @@ def chunk(s: State, worker: Worker, header: Chunk, event: WorkerSent, now: float
     s.effects.append(SendToClient(peer=request.peer, header=header, body=event.body))
 
 
+def ended(
+    s: State, worker: Worker, header: Done | Failed | CacheState, event: WorkerSent, now: float
+) -> None:
+    """Pass an end on to who asked."""
+    match header:
+        case Done():
+            done(s, worker, header, event, now)
+        case Failed():
+            failed(s, worker, header, event, now)
+        case CacheState():
+            cache_state(s, worker, header, event)
+
+
 def done(s: State, worker: Worker, header: Done, event: WorkerSent, now: float) -> None:
     """Pass a worker's Done on, and free its place."""
     request = leased(s, worker, header.id, header.epoch)
@@ -62,11 +75,29 @@ def failed(s: State, worker: Worker, header: Failed, event: WorkerSent, now: flo
             message=header.message,
         )
         return
+    if header.id in worker.questions:
+        answer(s, worker, header.id, header, event)
+        return
     request = leased(s, worker, header.id, header.epoch)
     if request is None:
         return
     worker.moved_at = now
     end(s, request, header, event.body, now)
+
+
+def cache_state(s: State, worker: Worker, header: CacheState, event: WorkerSent) -> None:
+    """Pass the state of a cache on to who asked, if somebody still waits for it."""
+    if header.id in worker.questions:
+        answer(s, worker, header.id, header, event)
+    else:
+        s.counters["stale_dropped"] += 1
+
+
+def answer(
+    s: State, worker: Worker, id: bytes, header: CacheState | Failed, event: WorkerSent
+) -> None:
+    """End a question that a worker answers itself."""
+    s.tell(worker.questions.pop(id).peer, header, event.body)
 
 
 def end(s: State, request: Request, header: Done | Failed, body: bytes, now: float) -> None:

@@ -93,7 +93,12 @@ class State:
                 )
 
     def fail_commands(
-        self, commands: list[Command], code: ErrorCode, message: str, *, retryable: bool = False
+        self,
+        commands: list[Command],
+        code: ErrorCode,
+        message: str,
+        *,
+        retryable: bool = False,
     ) -> None:
         """End waiting commands without success."""
         for command in commands:

@@ -6,7 +6,7 @@ from math import inf
 
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import Accepted
-from . import dispatch, ending, failure, health, stopping
+from . import commands, dispatch, ending, failure, health, stopping
 from .records import Phase, Request, Worker, WorkerState
 from .state import State
 
@@ -26,6 +26,7 @@ def passed(s: State, now: float) -> None:
         elif keepalive_due(s, request) <= now:
             keep_alive(s, request, now)
     for worker in s.workers.values():
+        commands.questions_expired(s, worker, now)
         if worker.deadline is not None and worker.deadline <= now:
             worker_expired(s, worker, now)
         else:
@@ -118,6 +119,7 @@ def next_deadline(s: State) -> float:
             health.ping_due(s, worker),
             health.pong_deadline(s, worker),
             health.stall_deadline(s, worker),
+            *(question.due_at for question in worker.questions.values()),
         )
     for request in s.requests.values():
         moments += (request_deadline(s, request), keepalive_due(s, request))

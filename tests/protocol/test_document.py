@@ -16,6 +16,7 @@ from dflashd.protocol.messages import (
     BODY_MAY_BE_EMPTY,
     BODY_OF,
     Body,
+    CacheSettings,
     ChatMessage,
     Header,
     ModelStatus,
@@ -38,6 +39,7 @@ BODIES: list[type[Body]] = [
     *dict.fromkeys(BODY_OF.values()),
     ChatMessage,
     Sampling,
+    CacheSettings,
     WorkerStatus,
     ModelStatus,
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dflashd.protocol.errors import DflashError
-from dflashd.protocol.messages import DoneBody, GenerateBody, LoadBody, LoadedBody
+from dflashd.protocol.messages import CacheBody, DoneBody, GenerateBody, LoadBody, LoadedBody
 from dflashd.worker.engine import Progress
 from dflashd.worker.loop import Loop
 from dflashd.worker.request import Assignment
@@ -47,6 +47,8 @@ class Facts:
     acceptance_length_tokens: float = 2.0
     prompt_tokens: int = 4
     cached_tokens: int = 0
+    cache_hit: str = "miss"
+    cache_miss_reason: str = "cold"
     generated_tokens: int = 6
     prefill_ms: float = 1.0
     decode_ms: float = 2.0
@@ -100,6 +102,8 @@ class ScriptedGeneration:
 @dataclass
 class ScriptedModel:
     engine: ScriptedEngine
+    cached: int = 3
+    closed: int = 0
     facts: LoadedBody = field(
         default_factory=lambda: LoadedBody(
             digest="d1",
@@ -119,6 +123,15 @@ class ScriptedModel:
         generation = ScriptedGeneration(list(script), self.engine.clock, self)
         self.engine.generations.append(generation)
         return generation
+
+    def cache_state(self) -> CacheBody:
+        return CacheBody(state="open", ram_entries=self.cached)
+
+    def clear_cache(self) -> None:
+        self.cached = 0
+
+    def close(self) -> None:
+        self.closed += 1
 
 
 @dataclass
@@ -177,6 +190,9 @@ class Recorder:
 
     def unloaded(self, model: str) -> None:
         self.told.append(("unloaded", model, None))
+
+    def cache_state(self, id: bytes, body: CacheBody) -> None:
+        self.told.append(("cache_state", id, body.ram_entries))
 
     def of(self, whom: object) -> list[tuple[str, object]]:
         """What was told about one request or model."""

@@ -15,8 +15,11 @@ from dflashd.protocol.messages import (
     Accepted,
     AddCredit,
     Assign,
+    CacheBody,
+    CacheState,
     Cancel,
     Chunk,
+    ClearCache,
     Done,
     Failed,
     Generate,
@@ -29,6 +32,7 @@ from dflashd.protocol.messages import (
     Ping,
     Pong,
     Progress,
+    ReadCache,
     Register,
     Registered,
     Retire,
@@ -103,6 +107,9 @@ LOADED = msgspec.msgpack.encode(
 )
 
 
+CACHE = msgspec.msgpack.encode(CacheBody(state="open"))
+
+
 @dataclass(slots=True, eq=False)
 class Process:
     """One simulated worker process."""
@@ -118,6 +125,7 @@ class Process:
     deaf: bool = False
     stuck: bool = False
     steps: int = 0
+    questions: deque[bytes] = field(default_factory=deque[bytes])
     pings: deque[int] = field(default_factory=deque[int])
     jobs: dict[bytes, list[int]] = field(default_factory=dict[bytes, list[int]])
     cancelled: set[bytes] = field(default_factory=set[bytes])
@@ -180,6 +188,7 @@ class World:
             (self.status, 0.5),
             (self.spawn, 0.7),
             (self.retire, 0.5),
+            (self.ask_cache, 0.7),
             (self.cancel_command, 0.2),
             (self.client_vanishes, 0.4),
             (self.client_overflows, 0.1),
@@ -237,7 +246,7 @@ class World:
         if isinstance(header, Chunk):
             assert header.seq == asked.seq, "a gap"
             asked.seq += 1
-        elif isinstance(header, Done | Failed):
+        elif isinstance(header, Done | Failed | CacheState):
             self.seen.add(f"{asked.what}:{header.code if isinstance(header, Failed) else 'done'}")
             self.answered(peer, id)
         elif isinstance(header, Accepted):
@@ -280,6 +289,9 @@ class World:
             case Cancel():
                 assert header.id not in process.cancelled, "cancelled twice"
                 process.cancelled.add(header.id)
+            case ReadCache() | ClearCache():
+                assert process.loaded, "a question to a worker that is not ready"
+                process.questions.append(header.id)
             case Ping():
                 process.pings.append(header.n)
             case _:
@@ -330,6 +342,7 @@ class World:
         elif worker.state not in (WorkerState.loading, WorkerState.draining):
             assert not worker.active, f"leases on a worker that is {worker.state}"
         if worker.state in (WorkerState.stopped, WorkerState.fatal):
+            assert not worker.questions, f"a question to a worker that is {worker.state}"
             assert not waiting, f"someone waits for a worker that is {worker.state}"
             assert not worker.retires
 
@@ -381,6 +394,8 @@ class World:
             self.load(process)
         elif process.pings and not process.deaf:
             self.pong(process)
+        elif process.questions and self.rng.random() < 0.5:
+            self.answer_question(process)
         elif process.jobs:
             self.compute(process)
 
@@ -430,6 +445,15 @@ class World:
             process,
             Pong(epoch=process.epoch, n=n, steps=process.steps, active=0, memory_bytes=5),
         )
+
+    def answer_question(self, process: Process) -> None:
+        """Tell about a cache, or fail to."""
+        id = process.questions.popleft()
+        if self.rng.random() < 0.8:
+            self.say(process, CacheState(id=id, epoch=process.epoch), CACHE)
+        else:
+            code = ErrorCode.not_found
+            self.say(process, Failed(id=id, epoch=process.epoch, code=code, message="gone"))
 
     def compute(self, process: Process) -> None:
         """Say the next thing about one job."""
@@ -565,6 +589,12 @@ class World:
         model, now = self.rng.choice(MODELS), self.rng.random() < 0.4
         id = self.ask(self.owner, "retire")
         self.give(ClientSent(peer=self.owner, header=Retire(id=id, model=model, now=now)))
+
+    def ask_cache(self) -> None:
+        """Ask for the state of a cache, or command to empty it."""
+        model, kind = self.rng.choice(MODELS), self.rng.choice((ReadCache, ClearCache))
+        header = kind(id=self.ask(self.owner, "cache"), model=model)
+        self.give(ClientSent(peer=self.owner, header=header))
 
     def cancel_command(self) -> None:
         """Wait no longer for a command."""
