@@ -80,7 +80,12 @@ class Processes:
             os.close(log_fd)
         loop = asyncio.get_running_loop()
         key = (worker, epoch)
-        watch = ExitWatch(loop, child.pid, lambda: self._ended(key))
+        try:
+            watch = ExitWatch(loop, child.pid, lambda: self._ended(key))
+        except OSError:
+            child.kill()
+            child.wait()
+            raise
         self._live[key] = Process(
             worker=worker,
             epoch=epoch,
