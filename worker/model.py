@@ -268,4 +268,11 @@ def _typed_errors(name: str) -> Generator[None]:
     except _UNTYPED as error:
         log.exception("load_failed model=%s", name)
         code = ErrorCode.out_of_memory if memory.ran_out(error) else ErrorCode.load_failed
-        raise DflashError(code, f"model {name} cannot be loaded: {error}"[:2000]) from None
+        raise DflashError(code, f"model {name} cannot be loaded: {_said(error)}") from None
+
+
+def _said(error: Exception) -> str:
+    """One line, with the type where the text alone may tell nothing (``KeyError('x')``)."""
+    text = " ".join(str(error).split())[:1500]
+    telling = isinstance(error, OSError | RuntimeError | ValueError) and text
+    return text if telling else f"{type(error).__name__} {text}".rstrip()
