@@ -38,7 +38,8 @@ class Processes:
     """All worker processes of this daemon.
 
     ``on_exit(worker, epoch, status, log_tail)`` is called once for each, after it is reaped;
-    whoever decides sets it before the first start.
+    whoever decides sets it before the first start. ``cpu_share``: among how many workers the CPUs
+    are divided, should all compute at once.
     """
 
     def __init__(
@@ -49,12 +50,14 @@ class Processes:
         log_dir: Path,
         instance: str,
         registry: ProcessRegistry,
+        cpu_share: int,
     ) -> None:
         self._command = list(command)
         self._workers_url = workers_url
         self._log_dir = log_dir
         self._instance = instance
         self._registry = registry
+        self._cpu_share = cpu_share
         self.on_exit: Callable[[str, int, int, str], None] = _unheard
         self._live: dict[tuple[str, int], Process] = {}
 
@@ -153,6 +156,7 @@ class Processes:
             "DFLASHD_EPOCH": str(epoch),
             "DFLASHD_SECRET": secret.hex(),
             "DFLASHD_SUPERVISOR_PID": str(os.getpid()),
+            "DFLASHD_CPU_SHARE": str(self._cpu_share),
         }
 
 
