@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -43,10 +44,19 @@ CLASSES: list[type] = [
 Pair = tuple[Path, Path]
 
 
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pair")
+    make_target(folder / "target")
+    make_draft(folder / "draft")
+    return folder
+
+
 @pytest.fixture
-def pair(tmp_path: Path) -> Pair:
-    """A target and the draft made for it."""
-    return make_target(tmp_path / "target"), make_draft(tmp_path / "draft")
+def pair(original: Path, tmp_path: Path) -> Pair:
+    """A target and the draft made for it, to be spoilt."""
+    shutil.copytree(original, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "target", tmp_path / "draft"
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +65,9 @@ def nothing_left_behind(caplog: pytest.LogCaptureFixture) -> Generator[None]:
     gc.collect()
     before, classes = mx.get_active_memory(), [dict(vars(cls)) for cls in CLASSES]
     yield
-    caplog.get_records("call").clear()  # records hold tracebacks, and those the arrays of their frames
+    caplog.get_records(
+        "call"
+    ).clear()  # records hold tracebacks, and those the arrays of their frames
     gc.collect()
     mx.clear_cache()
     assert mx.get_active_memory() <= before
@@ -88,9 +100,9 @@ def weights(folder: Path) -> Path:
     return folder / "model.safetensors"
 
 
-def test_a_missing_folder(tmp_path: Path) -> None:
+def test_a_missing_folder(pair: Pair, tmp_path: Path) -> None:
     """A path that is not there is not_found, for the target and for the draft."""
-    target = make_target(tmp_path / "target")
+    target, _ = pair
     for error in (refusal(tmp_path / "none"), refusal(target, tmp_path / "none")):
         assert error.code == ErrorCode.not_found
         assert str(tmp_path / "none") in error.message
@@ -163,10 +175,10 @@ def test_a_misshapen_target(pair: Pair) -> None:
         (Shape(), {"rope_scaling": {"type": "mrope"}}, "rope_scaling"),
     ],
 )
-def test_a_wrong_pair(tmp_path: Path, shape: Shape, fields: dict[str, Any], says: str) -> None:
+def test_a_wrong_pair(pair: Pair, shape: Shape, fields: dict[str, Any], says: str) -> None:
     """A draft that does not fit is refused with a sentence that names the mismatch."""
-    target = make_target(tmp_path / "target")
-    draft = make_draft(tmp_path / "draft", shape)
+    target, draft = pair
+    make_draft(draft, shape)
     edit(draft, **fields)
     error = refusal(target, draft)
     assert error.code == ErrorCode.load_failed
