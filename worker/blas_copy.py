@@ -40,7 +40,7 @@ def version() -> str:
 
 
 def renamed_copy(cache_dir: Path) -> Path:
-    """The copy under ``cache_dir/blas``, made now if it is not there; raises CopyFailed or OSError."""
+    """The copy under ``cache_dir/blas``, made if need be; raises CopyFailed or OSError."""
     original = _original()
     with original.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:12]
