@@ -17,7 +17,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model, load_model as load_mlx_model, load_tokenizer
 
 from ..protocol.errors import DflashError, ErrorCode
-from ..protocol.messages import LoadBody
+from ..protocol.messages import LoadBody, Sampling
 from . import memory
 from .checkpoint import DraftConfig, TargetShape, check_pair, draft_config, is_draft, read_config
 from .decoder import BlockDecoder, Decoder, PlainDecoder
@@ -92,24 +92,34 @@ def load_model(name: str, body: LoadBody, report: Report) -> Model:
         modules = [module, *([drafter.draft] if drafter else [])]
         _evaluate(modules, drafter, report)
         tokenizer = load_tokenizer(target_folder, eos_token_ids=config.get("eos_token_id"))
-        vocab_size = _vocab_size(config, tokenizer)
-    return Model(
-        name=name,
-        digest=digest,
-        engine="dflash" if drafter else "plain",
-        engine_reason=why_plain,
-        block_tokens=_block_tokens(body, drafter),
-        context_tokens=context_tokens,
-        memory_bytes=_memory_bytes(modules, drafter),
-        device=str(mx.default_device().type).rpartition(".")[2],
-        dtype=str(dtype or "as stored").rpartition(".")[2],
-        tokenizer=tokenizer,
-        eos_token_ids=frozenset(tokenizer.eos_token_ids),
-        vocab_size=vocab_size,
-        defaults=body,
-        target=target,
-        drafter=drafter,
-    )
+        model = Model(
+            name=name,
+            digest=digest,
+            engine="dflash" if drafter else "plain",
+            engine_reason=why_plain,
+            block_tokens=_block_tokens(body, drafter),
+            context_tokens=context_tokens,
+            memory_bytes=_memory_bytes(modules, drafter),
+            device=str(mx.default_device().type).rpartition(".")[2],
+            dtype=str(dtype or "as stored").rpartition(".")[2],
+            tokenizer=tokenizer,
+            eos_token_ids=frozenset(tokenizer.eos_token_ids),
+            vocab_size=_vocab_size(config, tokenizer),
+            defaults=body,
+            target=target,
+            drafter=drafter,
+        )
+        _warm_up(model, report)
+    return model
+
+
+def _warm_up(model: Model, report: Report) -> None:
+    """One prompt and one cycle: kernels are compiled now, and a model that cannot run fails now."""
+    report("warm-up", 0, 1, "cycles")
+    decoder = model.decoder(model.engine, Sampler(Sampling(), Sampling()))
+    anchor = decoder.first([0, 0])
+    decoder.cycle(anchor, model.block_tokens)
+    report("warm-up", 1, 1, "cycles")
 
 
 def _why_plain(body: LoadBody) -> str:
@@ -147,6 +157,8 @@ def _compute_dtype(module: nn.Module, body: LoadBody) -> mx.Dtype | None:
             log.warning("dtype kept reason=memory needed=%d available=%d", needed, available)
             return None
     dtype = DTYPES["float32" if body.dtype == "auto" else body.dtype]
+    # Scales first: dequantising in their float16 would round every weight once more.
+    module.set_dtype(mx.float32)
     dequantize_model(module)
     module.set_dtype(dtype)
     return dtype

@@ -74,8 +74,8 @@ def client(daemon: Daemon) -> Generator[Client]:
 def stock(smollm2_folder: Path) -> Any:
     """mlx-lm's own model of the same weights, in the dtype that the worker computes in."""
     model, _ = load_mlx_model(smollm2_folder, lazy=True)
-    dequantize_model(model)
     model.set_dtype(mx.float32)
+    dequantize_model(model)
     mx.eval(model.parameters())
     return model
 
