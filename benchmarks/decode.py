@@ -69,7 +69,7 @@ def _stock_model(model: Model) -> Any:
     folder: Path = resolve(PAIR.target, no_progress, "target")
     stock, _ = load_mlx_model(folder, lazy=True)
     if model.dtype == "float32":
-        dequantize_model(stock)
         stock.set_dtype(mx.float32)
+        dequantize_model(stock)
     mx.eval(stock.parameters())
     return stock

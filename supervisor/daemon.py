@@ -26,6 +26,7 @@ from .core.machine import Core
 from .core.snapshot import Identity
 from .directories import make_private, remove_sockets
 from .door import Door
+from .errors import DaemonError
 from .instance_lock import InstanceLock
 from .log import line, log
 from .process_registry import ProcessRegistry
@@ -36,7 +37,7 @@ WORKER_COMMAND = (sys.executable, "-P", "-m", "dflashd.worker")
 """``-P``: what happens to lie in the working directory is not imported."""
 
 TICK_S = 0.25
-"""Longest time between two looks at the clock."""
+"""Longest time between two looks at the clock: a new deadline may be nearer than the last."""
 
 FLUSH_S = 0.01
 """Time between two tries to send to a peer whose pipe is full."""
@@ -89,6 +90,7 @@ class Daemon:
             log_dir=self._config.state_dir / "logs",
             instance=self._instance,
             registry=registry,
+            cpu_share=max(1, len(self._config.models)),
             models=tuple(self._config.models),
         )
         self._board = Switchboard(
@@ -146,7 +148,9 @@ class Daemon:
             self._board.flush()
             self._board.give(TimePassed())
             self._turn()
-            await asyncio.sleep(FLUSH_S if self._board.is_behind else TICK_S)
+            left_s = self._board.next_deadline - time.monotonic()
+            rest_s = FLUSH_S if self._board.is_behind else max(FLUSH_S, min(TICK_S, left_s))
+            await asyncio.sleep(rest_s)
 
     async def _say_farewell(self) -> None:
         end = time.monotonic() + FAREWELL_S
@@ -164,7 +168,10 @@ def open_doors(endpoints: Endpoints) -> Generator[tuple[Door, Door, Door]]:
     doors: list[Door] = []
     try:
         for path, kind in zip(paths, kinds, strict=True):
-            doors.append(Door(context, path, kind))
+            try:
+                doors.append(Door(context, path, kind))
+            except (zmq.ZMQError, OSError) as error:
+                raise DaemonError(f"{path} cannot be bound: {error}") from error
         requests, control, workers = doors
         yield requests, control, workers
     finally:

@@ -20,6 +20,12 @@ def make_private(path: Path) -> None:
         if status.st_uid != os.geteuid():
             raise UnsafeDirectory(f"{path} belongs to another user; choose another directory")
         if stat.S_IMODE(status.st_mode) & 0o077:
+            if not (path.name.startswith("dflashd") or not any(path.iterdir())):
+                # It may be a directory that others need, named here by mistake.
+                raise UnsafeDirectory(
+                    f"{path} is open to other users and holds other files: "
+                    f"give dflashd a directory of its own, or `chmod 700 {path}`"
+                )
             path.chmod(0o700)
     except OSError as error:
         raise UnsafeDirectory(f"{path} cannot be used: {error}") from error

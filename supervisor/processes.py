@@ -42,7 +42,8 @@ class Processes:
     """All worker processes of this daemon.
 
     ``on_exit(worker, epoch, status, log_tail)`` is called once for each, after it is reaped;
-    whoever decides sets it before the first start.
+    whoever decides sets it before the first start. ``cpu_share``: among how many workers the CPUs
+    are divided, should all compute at once.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Processes:
         log_dir: Path,
         instance: str,
         registry: ProcessRegistry,
+        cpu_share: int,
         models: Sequence[str] = (),
     ) -> None:
         self._command = list(command)
@@ -60,6 +62,7 @@ class Processes:
         self._log_dir = log_dir
         self._instance = instance
         self._registry = registry
+        self._cpu_share = cpu_share
         self._models = tuple(models)
         self.on_exit: Callable[[str, int, int, str], None] = _unheard
         self._live: dict[tuple[str, int], Process] = {}
@@ -86,7 +89,12 @@ class Processes:
             os.close(log_fd)
         loop = asyncio.get_running_loop()
         key = (worker, epoch)
-        watch = ExitWatch(loop, child.pid, lambda: self._ended(key))
+        try:
+            watch = ExitWatch(loop, child.pid, lambda: self._ended(key))
+        except OSError:
+            child.kill()
+            child.wait()
+            raise
         self._live[key] = Process(
             worker=worker,
             epoch=epoch,
@@ -158,6 +166,7 @@ class Processes:
             "DFLASHD_EPOCH": str(epoch),
             "DFLASHD_SECRET": secret.hex(),
             "DFLASHD_SUPERVISOR_PID": str(os.getpid()),
+            "DFLASHD_CPU_SHARE": str(self._cpu_share),
         }
 
 

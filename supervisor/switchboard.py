@@ -83,6 +83,11 @@ class Switchboard:
         """Whether some peer has yet to take what it was sent."""
         return any(door.is_behind for door in self.doors)
 
+    @property
+    def next_deadline(self) -> float:
+        """When time alone changes something, on the monotonic clock."""
+        return self._core.next_deadline()
+
     def turn(self) -> bool:
         """Take in what has arrived, act on it; True when there is more."""
         began_s = time.thread_time()

@@ -7,9 +7,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-Z = 4.265
+Z = 3.719
 """The normal quantile of 1 - ALPHA."""
-ALPHA = 1e-5
+ALPHA = 1e-4
 """Chance that a right distribution is refused. Seeds are fixed, so it is met once or never."""
 FEWEST = 5.0
 """Cells that expect fewer are counted together."""

@@ -17,6 +17,8 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
+from .private import private_folder
+
 PACKAGE = "scipy-openblas32"
 PREFIX = "scipy_"
 RENAMED = ("cblas_sgemm", "cblas_dgemm", "cblas_cgemm")
@@ -38,11 +40,12 @@ def version() -> str:
 
 
 def renamed_copy(cache_dir: Path) -> Path:
-    """The copy under ``cache_dir/blas``, made now if it is not there; raises CopyFailed."""
+    """The copy under ``cache_dir/blas``, made if need be; raises CopyFailed or OSError."""
     original = _original()
     with original.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:12]
-    copy = cache_dir / "blas" / f"{version()}-{digest}" / "libopenblas.so"
+    folder = private_folder(cache_dir / "blas")
+    copy = folder / f"{version()}-{digest}" / "libopenblas.so"
     if not copy.exists():
         _make(original, copy)
     return copy

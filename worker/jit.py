@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..protocol.paths import cache_dir
+from .private import private_folder
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -52,7 +51,7 @@ def prepare(*, private: bool = True) -> JitReport:
         return JitReport(active=False, reason=f"there is no {COMPILER} in PATH")
     try:
         if private:
-            os.environ["TMPDIR"] = str(_private_folder(cache_dir() / "jit"))
+            os.environ["TMPDIR"] = str(private_folder(cache_dir() / "jit"))
         mx.eval(mx.compile(_trial)(mx.array([1.0, 4.0])))
     except (OSError, RuntimeError) as error:
         mx.disable_compile()
@@ -64,14 +63,3 @@ def prepare(*, private: bool = True) -> JitReport:
 
 def _trial(x: mx.array) -> mx.array:
     return x * x + x  # two operations: a single one is not compiled
-
-
-def _private_folder(folder: Path) -> Path:
-    """``folder``, made if need be and writable for us alone; raises OSError if it is not ours."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    state = folder.stat()
-    if state.st_uid != os.geteuid():
-        raise PermissionError(f"{folder} belongs to another user")
-    if stat.S_IMODE(state.st_mode) & 0o022:
-        folder.chmod(0o700)
-    return folder

@@ -17,11 +17,11 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model, load_model as load_mlx_model, load_tokenizer
 
 from ..protocol.errors import DflashError, ErrorCode
-from ..protocol.messages import LoadBody
+from ..protocol.messages import LoadBody, Sampling
 from ..protocol.paths import cache_dir
 from . import memory
 from .cache.identity import CacheIdentity, Fingerprint
-from .cache.naming import Origin, fingerprint_of, identity_of
+from .cache.naming import Origin, fingerprint_of
 from .checkpoint import DraftConfig, TargetShape, check_pair, draft_config, is_draft, read_config
 from .decoder import BlockDecoder, Decoder, PlainDecoder
 from .digest import MEMO, Report, combined_digest, folder_digest
@@ -85,9 +85,7 @@ def load_model(name: str, body: LoadBody, report: Report) -> Model:
         # What the configurations alone rule out is refused before any weights are read.
         context_tokens = _context_tokens(body, _target_config(target_folder, body))
         shape = draft_config(read_config(draft_folder), str(body.draft)) if draft_folder else None
-        memo = cache_dir() / MEMO
-        target_digest = folder_digest(target_folder, report, memo)
-        draft_digest = folder_digest(draft_folder, report, memo) if draft_folder else None
+        digests = _digests(target_folder, draft_folder, report)
         module, config = load_mlx_model(target_folder, lazy=True)
         dtype = _compute_dtype(module, body)
         target = adapt(module, config)
@@ -99,39 +97,47 @@ def load_model(name: str, body: LoadBody, report: Report) -> Model:
         modules = [module, *([drafter.draft] if drafter else [])]
         _evaluate(modules, drafter, report)
         tokenizer = load_tokenizer(target_folder, eos_token_ids=config.get("eos_token_id"))
-        vocab_size = _vocab_size(config, tokenizer)
-        origin = Origin(
-            name=name,
-            target_digest=target_digest,
-            draft_digest=draft_digest,
-            target_config=config,
-            draft_folder=draft_folder,
-            draft_shape=shape,
-        )
         dtype_name = str(dtype or "as stored").rpartition(".")[2]
-        chunk_tokens = body.prefill_chunk_tokens
-        fingerprint = fingerprint_of(
-            origin, dtype=dtype_name, tokenizer=tokenizer, chunk_tokens=chunk_tokens
+        origin = Origin(
+            target_config=config, draft_folder=draft_folder, draft_shape=shape, dtype=dtype_name
         )
-    return Model(
-        name=name,
-        digest=combined_digest(target_digest, draft_digest),
-        engine="dflash" if drafter else "plain",
-        engine_reason=why_plain,
-        block_tokens=_block_tokens(body, drafter),
-        context_tokens=context_tokens,
-        memory_bytes=_memory_bytes(modules, drafter),
-        device=str(mx.default_device().type).rpartition(".")[2],
-        dtype=dtype_name,
-        tokenizer=tokenizer,
-        eos_token_ids=frozenset(tokenizer.eos_token_ids),
-        vocab_size=vocab_size,
-        defaults=body,
-        target=target,
-        drafter=drafter,
-        identity=identity_of(origin),
-        fingerprint=fingerprint,
-    )
+        model = Model(
+            name=name,
+            digest=combined_digest(*digests),
+            engine="dflash" if drafter else "plain",
+            engine_reason=why_plain,
+            block_tokens=_block_tokens(body, drafter),
+            context_tokens=context_tokens,
+            memory_bytes=_memory_bytes(modules, drafter),
+            device=str(mx.default_device().type).rpartition(".")[2],
+            dtype=dtype_name,
+            tokenizer=tokenizer,
+            eos_token_ids=frozenset(tokenizer.eos_token_ids),
+            vocab_size=_vocab_size(config, tokenizer),
+            defaults=body,
+            target=target,
+            drafter=drafter,
+            identity=CacheIdentity(name=name, target_digest=digests[0], draft_digest=digests[1]),
+            fingerprint=fingerprint_of(origin, tokenizer, body.prefill_chunk_tokens),
+        )
+        _warm_up(model, report)
+    return model
+
+
+def _digests(target: Path, draft: Path | None, report: Report) -> tuple[str, str | None]:
+    """Which weights these are: the target's digest and the draft's."""
+    memo = cache_dir() / MEMO
+    drafted = folder_digest(draft, report, memo) if draft else None
+    return folder_digest(target, report, memo), drafted
+
+
+def _warm_up(model: Model, report: Report) -> None:
+    """One prompt and one cycle: kernels are compiled now, and a model that cannot run fails now."""
+    report("warm-up", 0, 1, "cycles")
+    decoder = model.decoder(model.engine, Sampler(Sampling(), Sampling()))
+    anchor = decoder.first([0, 0])
+    decoder.cycle(anchor, model.block_tokens)
+    report("warm-up", 1, 1, "cycles")
 
 
 def _why_plain(body: LoadBody) -> str:
@@ -169,6 +175,8 @@ def _compute_dtype(module: nn.Module, body: LoadBody) -> mx.Dtype | None:
             log.warning("dtype kept reason=memory needed=%d available=%d", needed, available)
             return None
     dtype = DTYPES["float32" if body.dtype == "auto" else body.dtype]
+    # Scales first: dequantising in their float16 would round every weight once more.
+    module.set_dtype(mx.float32)
     dequantize_model(module)
     module.set_dtype(dtype)
     return dtype
@@ -290,4 +298,11 @@ def _typed_errors(name: str) -> Generator[None]:
     except _UNTYPED as error:
         log.exception("load_failed model=%s", name)
         code = ErrorCode.out_of_memory if memory.ran_out(error) else ErrorCode.load_failed
-        raise DflashError(code, f"model {name} cannot be loaded: {error}"[:2000]) from None
+        raise DflashError(code, f"model {name} cannot be loaded: {_said(error)}") from None
+
+
+def _said(error: Exception) -> str:
+    """One line, with the type where the text alone may tell nothing (``KeyError('x')``)."""
+    text = " ".join(str(error).split())[:1500]
+    telling = isinstance(error, OSError | RuntimeError | ValueError) and text
+    return text if telling else f"{type(error).__name__} {text}".rstrip()

@@ -35,9 +35,9 @@ def resolve(
         if kind == "draft":
             return draft_folder(spec)
         return embedded_folder(TARGETS[spec], cache_dir(), progress)
-    path = Path(spec).expanduser()
-    if spec.startswith(("/", "./", "../", "~")) or path.is_dir():
-        return _local(path, spec)
+    # A bare "a/b" is always the hub's: what it means must not depend on where we were started.
+    if spec.startswith(("/", "./", "../", "~")):
+        return _local(Path(spec).expanduser(), spec)
     if spec.count("/") != 1:
         names = ", ".join(sorted(known))
         raise DflashError(

@@ -67,10 +67,10 @@ def answered(client: Client, options: argparse.Namespace, turns: list[ChatMessag
         generation.cancel()
         sys.stderr.write("\n(stopped)")
     except DflashError as error:
+        if error.code in (ErrorCode.not_found, ErrorCode.shutting_down):
+            raise  # no further answer can be had here
         progress.clear()
         sys.stderr.write(f"dflashctl: {sentence_of(error)}\n")
-        if error.code in (ErrorCode.not_found, ErrorCode.shutting_down):
-            raise
     finally:
         progress.clear()
     sys.stdout.write("\n")

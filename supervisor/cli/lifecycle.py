@@ -23,6 +23,11 @@ def spawn(options: argparse.Namespace) -> int:
     with connected(options) as client:
         try:
             client.spawn(options.model, on_event=progress)
+        except KeyboardInterrupt:
+            progress.clear()
+            hint = f"the load goes on; `dflashctl retire {options.model}` ends it"
+            sys.stderr.write(f"dflashctl: {hint}\n")
+            raise
         finally:
             progress.clear()
     sys.stdout.write(f"{options.model} is ready ({time.monotonic() - began_s:.1f} s)\n")

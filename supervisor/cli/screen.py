@@ -39,14 +39,17 @@ class ProgressLine:
         self._tty = sys.stderr.isatty()
         self._last = ""
         self._stage = ""
+        self._place = ("", 0)
 
     def __call__(self, event: Accepted | Event) -> None:
         """Show one report of the daemon."""
         if isinstance(event, Accepted):
+            place = (event.waits_for, event.position)
             if event.position == 0:
                 self.clear()
-            else:
+            elif place != self._place:  # a mere sign of life must not cover the progress
                 self._show(event.waits_for, f"{event.waits_for} (place {event.position})")
+            self._place = place
         elif event.name == "state":
             self._show(event.stage, f"{event.model}: {event.stage}")
         else:

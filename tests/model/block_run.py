@@ -45,14 +45,20 @@ class Cycle:
 
 
 class ScriptedDrafter(Drafter):
-    """Proposes what follows in ``truth``, with one wrong token after each run length in turn."""
+    """Proposes what follows in ``truth``, with one wrong token after each run length in turn.
 
-    def __init__(self, model: Model, truth: list[int], seed: int = 0) -> None:
+    Without ``spoil`` all proposals are right.
+    """
+
+    def __init__(
+        self, model: Model, truth: list[int], seed: int = 0, *, spoil: bool = True
+    ) -> None:
         assert model.drafter is not None
         self.recording = RecordingDraft(model.drafter.draft.config)
         super().__init__(model.target, self.recording)
         self.cycles: list[Cycle] = []
         self._truth = truth
+        self._spoil = spoil
         self._random = np.random.default_rng(seed)
         self._runs: list[int] = []
 
@@ -78,6 +84,8 @@ class ScriptedDrafter(Drafter):
 
     def _next_run(self, longest: int) -> int:
         """Every length from 0 to all of the block, in a new order each time round."""
+        if not self._spoil:
+            return longest
         if not self._runs:
             self._runs = list(self._random.permutation(self.recording.config.block_tokens))
         return min(int(self._runs.pop()), longest)

@@ -190,6 +190,25 @@ def test_file_in_a_sockets_place_is_not_removed(make_daemon: MakeDaemon) -> None
     assert (daemon.runtime_dir / "requests.sock").read_text() == "mine"
 
 
+def test_directory_of_others_is_not_touched(make_daemon: MakeDaemon) -> None:
+    """A directory that is open and holds other files is refused, not closed to its users."""
+    daemon = make_daemon({"a": {}})
+    shared = daemon.home / "shared"
+    shared.mkdir(mode=0o755)
+    (shared / "theirs").touch()
+    daemon.config.write_text(f'[daemon]\nruntime_dir = "{shared}"\n')
+    result = subprocess.run(
+        [sys.executable, str(FAKE_DAEMON), str(daemon.config)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert "a directory of its own" in result.stderr
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o755
+
+
 def test_too_long_directory_is_one_sentence(make_daemon: MakeDaemon) -> None:
     """A runtime directory too long for sockets is refused before anything starts."""
     daemon = make_daemon({"a": {}})

@@ -58,6 +58,18 @@ def test_a_local_folder_is_itself(tmp_path: Path):
     assert resolve(str(tmp_path), quiet, "target") == tmp_path.resolve()
 
 
+def test_a_bare_name_is_never_a_folder_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What a name means does not depend on where the daemon was started."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DflashError, match=r"nor a local folder \(/path, \./path, ~/path\)"):
+        resolve("mine", quiet, "target")
+    assert resolve("./mine", quiet, "target") == (tmp_path / "mine").resolve()
+
+
 def test_an_embedded_draft_needs_no_download():
     """The drafts come with the package, whole."""
     for name in ("smollm2-135m-dflash", "smollm2-135m-dflash-1l"):

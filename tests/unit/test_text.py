@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
+from tokenizers.decoders import ByteLevel
 
 from dflashd.worker.text import TextStream
 
@@ -77,10 +79,14 @@ def test_any_text_survives(smollm2_tokenizer: Any, text: str, sizes: list[int]):
 
 
 @given(
-    text=st.text(alphabet="ab é😀", max_size=40),
-    stops=st.lists(st.text(alphabet="ab é😀", min_size=1, max_size=5), max_size=4),
+    text=st.text(alphabet="ab😀", max_size=40),
+    stops=st.lists(st.text(alphabet="ab😀", min_size=1, max_size=5), max_size=4),
     sizes=st.lists(st.integers(0, 6), max_size=40),
 )
+@example(text="aaab", stops=["aab"], sizes=[])
+@example(text="ababac", stops=["abac"], sizes=[1, 1, 1])
+@example(text="xab", stops=["b", "ab"], sizes=[])
+@example(text="abc", stops=["abcd", "bc"], sizes=[1])
 @settings(max_examples=300)
 def test_stop_strings_in_any_pieces(
     smollm2_tokenizer: Any, text: str, stops: list[str], sizes: list[int]
@@ -145,6 +151,15 @@ def test_an_unknown_token_is_no_text(smollm2_tokenizer: Any):
     """A token of a padded vocabulary, which the tokenizer does not know, adds nothing."""
     stream = TextStream(smollm2_tokenizer)
     assert stream.push([VOCABULARY + 5, *smollm2_tokenizer.encode("a")]) + stream.finish() == "a"
+
+
+def test_an_added_token_is_meant_literally():
+    """A token that is no sequence of bytes, such as one with a space, is its own text."""
+    written = {0: "<|a b|>", 1: "Ġ!"}
+    tokenizer = SimpleNamespace(
+        backend_tokenizer=SimpleNamespace(decoder=ByteLevel()), convert_ids_to_tokens=written.get
+    )
+    assert TextStream(tokenizer).push([0, 1]) == "<|a b|> !"
 
 
 @given(tokens=st.lists(st.integers(0, 4), max_size=40), sizes=st.lists(st.integers(0, 6)))

@@ -80,10 +80,10 @@ def payload(snapshot: Snapshot, stamp: str, replaces: frozenset[str] = frozenset
             raise TypeError(f"{array.dtype} cannot be stored")
     views = [array.view(_DTYPES[array.dtype][2]) for _, array in named]
     mx.eval(views)
-    tokens = memoryview(np.ascontiguousarray(snapshot.tokens, "<i4")).cast("B")
+    tokens = np.ascontiguousarray(snapshot.tokens, "<i4").data.cast("B")
     tensors = [("tokens", "I32", tuple(snapshot.tokens.shape), tokens)]
     for (name, array), view in zip(named, views, strict=True):
-        buffer = memoryview(np.array(view, copy=False)).cast("B") if view.size else memoryview(b"")
+        buffer = np.array(view, copy=False).data.cast("B") if view.size else memoryview(b"")
         tensors.append((name, _DTYPES[array.dtype][0], tuple(array.shape), buffer))
     metadata = {"mark": MARK, "stamp": stamp, "layout": json.dumps(layout)}
     return Payload(key=snapshot.key, replaces=replaces, metadata=metadata, tensors=tuple(tensors))

@@ -1,0 +1,229 @@
+"""The whole stack on the real embedded pair: daemon, sockets, worker process, engine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import psutil
+import pytest
+from mlx_lm.generate import generate_step
+from mlx_lm.utils import dequantize_model, load_model as load_mlx_model
+
+from dflashd.protocol import Client, Daemon, DflashError, ErrorCode, SnapshotBody
+from dflashd.protocol.messages import ChatMessage, GenerateBody
+from dflashd.protocol.sync import Generation
+from dflashd.worker.chat import encode
+
+TOKENS = 20
+MODELS = {"three": "smollm2-135m-dflash", "one": "smollm2-135m-dflash-1l"}
+ROUNDING = 2e-3
+"""Largest difference of two float32 logits that batching rows differently explains."""
+
+PROMPTS = (
+    "Write a Python function that reverses a string.",
+    "def quicksort(items):",
+    "Explain how a bicycle stays upright.",
+    "List the planets of the solar system.",
+    "What is the capital of Portugal?",
+    "Schreibe einen Satz über den Regen.",
+    "Écris une phrase sur la mer.",
+    "¿Cuál es la capital de México?",
+    "日本の首都はどこですか。",
+    "Напиши одно предложение о зиме.",
+    "Write a haiku about autumn.",
+    "SELECT name FROM users WHERE",
+    "Give three reasons to learn to cook.",
+    "Translate to French: good morning.",
+    "What is 17 times 23?",
+    "Once upon a time, in a small village by the sea,",
+    "Write an e-mail that declines an invitation politely.",
+    "Summarise: The cat sat on the mat. It was warm. It fell asleep.",
+    '{"name": "Ada", "born": 1815, "fields": [',
+    "Who wrote 'Pride and Prejudice', and when?",
+)
+
+
+@pytest.fixture
+def daemon(short_dir: Path) -> Generator[Daemon]:
+    """A daemon that serves the embedded target with both drafts."""
+    run = short_dir / "run"
+    lines = ["[daemon]", f'runtime_dir = "{run}"', f'state_dir = "{short_dir / "state"}"']
+    for name, draft in MODELS.items():
+        lines += [f"[models.{name}]", 'target = "smollm2-135m"', f'draft = "{draft}"']
+    config = short_dir / "config.toml"
+    config.write_text("\n".join(lines) + "\n")
+    with Daemon(config, runtime_dir=run, log=short_dir / "daemon.log") as running:
+        yield running
+
+
+@pytest.fixture
+def client(daemon: Daemon) -> Generator[Client]:
+    """A client of the daemon."""
+    with daemon.client() as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def stock(smollm2_folder: Path) -> Any:
+    """mlx-lm's own model of the same weights, in the dtype that the worker computes in."""
+    model, _ = load_mlx_model(smollm2_folder, lazy=True)
+    model.set_dtype(mx.float32)
+    dequantize_model(model)
+    mx.eval(model.parameters())
+    return model
+
+
+def test_greedy_text_is_mlx_lms(client: Client, stock: Any, smollm2_tokenizer: Any):
+    """Both DFlash models give plain mlx-lm's greedy tokens on twenty prompts, but for near ties."""
+    for number, prompt in enumerate(PROMPTS):
+        messages = (ChatMessage(role="user", content=prompt),)
+        expected = plain_greedy(stock, smollm2_tokenizer, messages)
+        name = list(MODELS)[number % len(MODELS)]
+        answer = client.generate(name, messages=messages, max_tokens=TOKENS).wait()
+        assert answer.stats.engine == "dflash"
+        if list(answer.tokens) != expected:
+            context = encode(smollm2_tokenizer, GenerateBody(messages=messages))
+            assert near_tie(stock, context, list(answer.tokens), expected), prompt
+
+
+def plain_greedy(stock: Any, tokenizer: Any, messages: tuple[ChatMessage, ...]) -> list[int]:
+    """What mlx-lm generates, up to the end of text."""
+    prompt = mx.array(encode(tokenizer, GenerateBody(messages=messages)))
+    tokens: list[int] = []
+    for token, _ in generate_step(prompt, stock, max_tokens=TOKENS):
+        if token in tokenizer.eos_token_ids:
+            break
+        tokens.append(int(token))
+    return tokens
+
+
+def near_tie(stock: Any, context: list[int], ours: list[int], theirs: list[int]) -> bool:
+    """Whether the first difference lies between two tokens with the same logit but for rounding."""
+    at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
+    if at is None:  # one ended where the other went on: no tie of two visible tokens
+        return False
+    logits = stock(mx.array([context + ours[:at]]))[0, -1]
+    a, b = float(logits[ours[at]].item()), float(logits[theirs[at]].item())
+    sys.stderr.write(f"near tie: logits {a} and {b}\n")
+    return abs(a - b) < ROUNDING
+
+
+def test_two_models_answer_at_the_same_time(client: Client):
+    """Two requests to two models stream interleaved, from two processes that both stay."""
+    for name in MODELS:
+        client.spawn(name)
+    before = client.status()
+    running = {name: ask(client, name, "Count to twenty.", TOKENS) for name in MODELS}
+    assert {model.active for model in client.status().models} == {1}
+    answers = {name: generation.wait() for name, generation in running.items()}
+    after = client.status()
+    assert len({answer.stats.worker_pid for answer in answers.values()}) == len(MODELS)
+    assert pids(before) == pids(after)
+    assert all(model.loads == 1 and model.unloads == 0 for model in after.models)
+
+
+def test_cancel_reaches_the_worker_within_the_prompt(client: Client):
+    """A request cancelled in its prompt phase stops computing, and the model serves the next."""
+    client.spawn("one")
+    generation = ask(client, "one", long_prompt(), 8)
+    wait_for("the worker computes it", lambda: active(client, "one") == 1)
+    generation.cancel()
+    with pytest.raises(DflashError) as failed:
+        generation.wait()
+    assert failed.value.code is ErrorCode.cancelled
+    wait_for("the worker is idle", lambda: active(client, "one") == 0, limit_s=20)
+    assert client.generate("one", "Hi", max_tokens=2).wait().stats.generated_tokens >= 1
+
+
+def test_a_lost_worker_fails_its_request_and_comes_back(client: Client):
+    """SIGKILL in the middle of an answer is `worker_lost` at once; the next request is served."""
+    generation = ask(client, "one", "Write a long story.", 200)
+    chunks = iter(generation)
+    next(chunks)
+    os.kill(pids(client.status())["one"], signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(DflashError) as failed:
+        generation.wait()
+    assert failed.value.code is ErrorCode.worker_lost
+    assert failed.value.retryable
+    assert time.monotonic() - began < 2
+    assert client.generate("one", "Hi", max_tokens=2).wait().stats.generated_tokens >= 1
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "in a long prefill"])
+def test_no_worker_outlives_the_daemon(daemon: Daemon, client: Client, busy: bool):
+    """SIGKILL of the daemon takes its workers along within a second, whatever they do."""
+    client.spawn("one")
+    worker = psutil.Process(pids(client.status())["one"])
+    if busy:
+        _ = ask(client, "one", long_prompt(), 8)
+        wait_for("the worker computes it", lambda: active(client, "one") == 1)
+    os.kill(daemon.pid, signal.SIGKILL)
+    wait_for("the worker is gone", lambda: not is_alive(worker), limit_s=1)
+
+
+def test_a_stop_string_ends_the_work(client: Client):
+    """The engine stops where the stop string was met, and says so."""
+    answer = client.generate(
+        "three",
+        messages=[ChatMessage(role="user", content="Count: 1, 2, 3,")],
+        max_tokens=200,
+        stop=[","],
+    ).wait()
+    assert answer.stats.finish_reason == "stop"
+    assert answer.stats.stop_string == ","
+    assert "," not in answer.text
+    assert answer.stats.generated_tokens < 200
+
+
+def test_sampled_text_depends_on_its_seed_only(client: Client):
+    """The same seed gives the same text alone and beside another request; another seed differs."""
+
+    def sampled(seed: int) -> Generation:
+        return client.generate(
+            "one", "The sea was", max_tokens=16, temperature=1.0, top_p=0.95, seed=seed
+        )
+
+    alone = sampled(7).wait().text
+    beside, other = sampled(7), sampled(8)
+    assert beside.wait().text == alone
+    assert other.wait().text != alone
+
+
+def ask(client: Client, model: str, text: str, max_tokens: int) -> Generation:
+    return client.generate(
+        model, messages=[ChatMessage(role="user", content=text)], max_tokens=max_tokens
+    )
+
+
+def long_prompt() -> str:
+    return "All work and no play makes Jack a dull boy. " * 400
+
+
+def pids(snapshot: SnapshotBody) -> dict[str, int]:
+    return {worker.name: worker.pid or 0 for worker in snapshot.workers}
+
+
+def active(client: Client, model: str) -> int:
+    return next(m.active for m in client.status().models if m.name == model)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_for(what: str, probe: Callable[[], bool], limit_s: float = 10) -> None:
+    end = time.monotonic() + limit_s
+    while not probe():
+        assert time.monotonic() < end, f"not in time: {what}"
+        time.sleep(0.01)

@@ -1,0 +1,333 @@
+"""Single promises of the core, each in a few events; the simulation covers the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dflashd.protocol.errors import ErrorCode
+from dflashd.protocol.messages import (
+    Accepted,
+    AddCredit,
+    Assign,
+    Cancel,
+    Chunk,
+    Done,
+    Failed,
+    Generate,
+    Header,
+    LoadBody,
+    Loaded,
+    LoadedBody,
+    LoadFailed,
+    Pong,
+    Register,
+    Retire,
+    Spawn,
+    Stop,
+)
+from dflashd.supervisor.core.effects import (
+    Effect,
+    SendToClient,
+    SendToWorker,
+    SignalProcess,
+    SpawnProcess,
+)
+from dflashd.supervisor.core.events import (
+    ClientErred,
+    ClientSent,
+    Event,
+    Peer,
+    ProcessStarted,
+    TimePassed,
+    WorkerExited,
+    WorkerSent,
+)
+from dflashd.supervisor.core.machine import Core
+from dflashd.supervisor.core.snapshot import Identity
+from dflashd.supervisor.limits import Limits
+
+LOADED = msgspec.msgpack.encode(
+    LoadedBody(
+        digest="d",
+        engine="dflash",
+        block_tokens=8,
+        context_tokens=9,
+        memory_bytes=1,
+        device="cpu",
+        dtype="float32",
+    )
+)
+PEER = Peer("requests", b"peer")
+OWNER = Peer("control", b"owner")
+
+
+class Bench:
+    """A core with one model, and a clock that a test sets."""
+
+    def __init__(self, **limits: Any) -> None:
+        identity = Identity(instance="i", version="v", pid=1, started_at=0)
+        self.core = Core(Limits(**limits), {"a": LoadBody(target="t")}, identity, lambda: 1.0)
+        self.now = 0.0
+        self.heard: list[Effect] = []
+
+    @property
+    def worker(self) -> Any:
+        return self.core.state.workers["a"]
+
+    def give(self, event: Event) -> list[Effect]:
+        effects = self.core.handle(event, self.now)
+        self.heard += effects
+        return effects
+
+    def client(self, header: Header, body: bytes = b"p", peer: Peer = PEER) -> list[Effect]:
+        return self.give(ClientSent(peer=peer, header=header, body=body))
+
+    def says(self, header: Header, body: bytes = b"") -> list[Effect]:
+        return self.give(WorkerSent(worker="a", epoch=self.worker.epoch, header=header, body=body))
+
+    def generate(self, name: bytes, **fields: Any) -> bytes:
+        id = name * 16
+        self.client(Generate(id=id, model="a", **fields))
+        return id
+
+    def start(self) -> None:
+        epoch = self.worker.epoch
+        self.give(ProcessStarted(worker="a", epoch=epoch, pid=5))
+        self.says(Register(worker="a", epoch=epoch, pid=5, secret=b"s" * 16))
+
+    def load(self) -> list[Effect]:
+        return self.says(Loaded(epoch=self.worker.epoch, model="a"), LOADED)
+
+    def ready(self) -> None:
+        self.client(Spawn(id=b"S" * 16, model="a"), peer=OWNER)
+        self.start()
+        self.load()
+
+    def exit(self, status: int = -9, log_tail: str = "") -> list[Effect]:
+        event = WorkerExited(worker="a", epoch=self.worker.epoch, status=status, log_tail=log_tail)
+        return self.give(event)
+
+    def pass_time(self, seconds: float) -> list[Effect]:
+        """Let time pass in ticks, as the shell does."""
+        effects: list[Effect] = []
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + 0.5)
+            effects += self.give(TimePassed())
+        return effects
+
+
+def to_clients(effects: list[Effect], kind: type[Header]) -> list[Any]:
+    return [e.header for e in effects if isinstance(e, SendToClient) and type(e.header) is kind]
+
+
+def to_worker(effects: list[Effect], kind: type[Header]) -> list[Any]:
+    return [e.header for e in effects if isinstance(e, SendToWorker) and type(e.header) is kind]
+
+
+def test_single_flight() -> None:
+    """Many requests and commands for one model start one process."""
+    bench = Bench()
+    for n in range(5):
+        bench.generate(bytes([n]))
+        bench.client(Spawn(id=bytes([n + 100]) * 16, model="a"), peer=OWNER)
+    assert sum(isinstance(e, SpawnProcess) for e in bench.heard) == 1
+
+
+def test_lease_exists_before_ready_is_published() -> None:
+    """When a model becomes ready, its waiters are assigned before anyone hears of it."""
+    bench = Bench()
+    bench.client(Spawn(id=b"S" * 16, model="a"), peer=OWNER)
+    bench.generate(b"1")
+    bench.start()
+    kinds = [type(e.header) for e in bench.load() if isinstance(e, SendToWorker | SendToClient)]
+    assert kinds.index(Assign) < kinds.index(Accepted) < kinds.index(Done)
+
+
+def test_cancel_racing_done_ends_once() -> None:
+    """The worker's Done crosses the Cancel: the client hears one end, the Done."""
+    bench = Bench()
+    bench.ready()
+    id = bench.generate(b"1")
+    assert to_worker(bench.client(Cancel(id=id), b""), Cancel)
+    assert to_clients(bench.says(Done(id=id, epoch=1)), Done)
+    assert bench.client(Cancel(id=id), b"") == []
+    late = Failed(id=id, epoch=1, code=ErrorCode.cancelled, message="c")
+    assert to_clients(bench.says(late), Failed) == []
+
+
+def test_double_cancel_is_one_cancel() -> None:
+    """The worker is told once, the client is answered once."""
+    bench = Bench()
+    bench.ready()
+    id = bench.generate(b"1")
+    bench.client(Cancel(id=id), b"")
+    assert bench.client(Cancel(id=id), b"") == []
+
+
+def test_old_epoch_is_dropped_and_counted() -> None:
+    """What an earlier incarnation says reaches nobody."""
+    bench = Bench()
+    bench.ready()
+    bench.exit()
+    bench.pass_time(1)
+    id = bench.generate(b"1")
+    bench.start()
+    bench.load()
+    old = WorkerSent(worker="a", epoch=1, header=Done(id=id, epoch=1))
+    assert bench.give(old) == []
+    assert bench.give(WorkerExited(worker="a", epoch=1, status=0)) == []
+    assert bench.core.state.counters["stale_dropped"] == 2
+    assert bench.worker.state == "busy"
+
+
+def test_credit_never_exceeds_the_window() -> None:
+    """A client cannot have more chunks in flight than the window, whatever it grants."""
+    bench = Bench()
+    bench.ready()
+    id = bench.generate(b"1", credit=10)
+    granted = to_worker(bench.client(AddCredit(id=id, chunks=64), b""), AddCredit)
+    assert granted[0].chunks == 54
+    assert bench.client(AddCredit(id=id, chunks=64), b"") == []
+    bench.says(Chunk(id=id, seq=0, epoch=1), b"x")
+    assert to_worker(bench.client(AddCredit(id=id, chunks=64), b""), AddCredit)[0].chunks == 1
+
+
+def test_backoff_grows_with_jitter_and_forgets_after_stable_time() -> None:
+    """Each failure doubles the wait; a long good run starts anew."""
+    bench = Bench(failures_before_fatal=10, backoff_wait_s=100, stable_s=30)
+    waits: list[float] = []
+    for _ in range(4):
+        bench.generate(bytes([len(waits)]), deadline_ms=100_000)
+        bench.start()
+        bench.exit()
+        waits.append(bench.worker.deadline - bench.now)
+        bench.pass_time(waits[-1] + 0.5)
+    assert waits == [0.5, 1.0, 2.0, 4.0]
+    bench.start()
+    bench.load()
+    epoch = bench.worker.epoch
+    for n in range(70):
+        bench.pass_time(0.5)
+        bench.says(Pong(epoch=epoch, n=n, steps=n, active=1, memory_bytes=1))
+    bench.exit()
+    assert bench.worker.deadline - bench.now == 0.5
+
+
+def test_far_restart_is_refused_with_the_time_left() -> None:
+    """While a restart is far away, requests are told to come back, and when."""
+    bench = Bench(backoff_first_s=20)
+    bench.ready()
+    bench.exit(log_tail="boom")
+    failed = to_clients(bench.client(Generate(id=b"1" * 16, model="a")), Failed)[0]
+    assert failed.code is ErrorCode.worker_restarting
+    assert failed.retryable
+    assert failed.retry_after_s == pytest.approx(20)
+
+
+def test_operators_stop_wins_over_the_restart() -> None:
+    """Retire during a backoff cancels the restart, and its waiters are told."""
+    bench = Bench()
+    bench.ready()
+    bench.exit()
+    id = bench.generate(b"1")
+    effects = bench.client(Retire(id=b"R" * 16, model="a"), b"", OWNER)
+    assert to_clients(effects, Failed)[0].id == id
+    assert to_clients(effects, Done)[0].id == b"R" * 16
+    assert not any(isinstance(e, SpawnProcess) for e in bench.pass_time(30))
+
+
+def test_spawn_clears_fatal_and_starts_at_once() -> None:
+    """An operator's spawn tries again although the worker was given up."""
+    bench = Bench()
+    bench.ready()
+    bench.exit(status=78)
+    assert bench.worker.state == "fatal"
+    effects = bench.client(Spawn(id=b"T" * 16, model="a"), b"", OWNER)
+    assert any(isinstance(e, SpawnProcess) for e in effects)
+
+
+def test_failed_load_answers_with_the_workers_reason_and_stops_it() -> None:
+    """All who wait hear the same reason; the worker is let go."""
+    bench = Bench()
+    id = bench.generate(b"1")
+    bench.start()
+    effects = bench.says(
+        LoadFailed(epoch=1, model="a", code=ErrorCode.unsupported, message="a Domino draft")
+    )
+    failed = to_clients(effects, Failed)[0]
+    assert (failed.id, failed.code, failed.message) == (
+        id,
+        ErrorCode.unsupported,
+        "a Domino draft",
+    )
+    assert to_worker(effects, Stop)
+    bench.exit(0)
+    assert bench.worker.state == "fatal"
+    assert bench.worker.reason == "a Domino draft"
+
+
+def test_stop_escalates_to_sigterm_and_sigkill_and_repeats() -> None:
+    """Polite stop, SIGTERM, SIGKILL, each after its own time; SIGKILL is repeated."""
+    bench = Bench()
+    bench.ready()
+    assert to_worker(bench.client(Retire(id=b"R" * 16, model="a"), b"", OWNER), Stop)
+    signals = [e.signal for e in bench.pass_time(21) if isinstance(e, SignalProcess)]
+    assert signals == ["terminate", "kill", "kill", "kill"]
+    assert to_clients(bench.exit(), Done)[0].id == b"R" * 16
+
+
+def test_drain_serves_what_was_accepted_before_and_nothing_later() -> None:
+    """Requests accepted before a retire are served by the old worker, later ones by the next."""
+    bench = Bench(active_requests_per_worker=1)
+    bench.ready()
+    first, second = bench.generate(b"1"), bench.generate(b"2")
+    bench.client(Retire(id=b"R" * 16, model="a"), b"", OWNER)
+    later = bench.generate(b"3")
+    assert to_worker(bench.says(Done(id=first, epoch=1)), Assign)[0].id == second
+    effects = bench.says(Done(id=second, epoch=1))
+    assert to_worker(effects, Stop)
+    assert to_worker(effects, Assign) == []
+    effects = bench.exit(0)
+    assert to_clients(effects, Done)[0].id == b"R" * 16
+    bench.start()
+    assert to_worker(bench.load(), Assign)[0].id == later
+
+
+def test_unreadable_message_about_a_live_request_ends_it_once() -> None:
+    """A client that garbles a message about its own request hears one end, not two."""
+    bench = Bench()
+    bench.ready()
+    id = bench.generate(b"1")
+    erred = ClientErred(peer=PEER, code=ErrorCode.bad_request, message="no", id=id)
+    assert to_clients(bench.give(erred), Failed)[0].id == id
+    assert to_clients(bench.says(Done(id=id, epoch=1)), Done) == []
+
+
+def test_pause_of_our_own_is_not_blamed_on_workers() -> None:
+    """After minutes of sleep no worker is taken for hung."""
+    bench = Bench()
+    bench.ready()
+    bench.generate(b"1")
+    bench.pass_time(1)
+    bench.now += 3600
+    bench.give(TimePassed())
+    assert bench.worker.state == "busy"
+
+
+def test_stalled_engine_without_credit_is_not_a_hang() -> None:
+    """An engine that may not send because its client does not read is left alone."""
+    bench = Bench(decode_stall_s=5, prefill_stall_s=5, pong_timeout_s=1000)
+    bench.ready()
+    id = bench.generate(b"1", credit=1)
+    bench.says(Chunk(id=id, seq=0, epoch=1), b"x")
+    bench.pass_time(20)
+    assert bench.worker.state == "busy"
+    bench.client(AddCredit(id=id, chunks=1), b"")
+    bench.pass_time(4)
+    assert bench.worker.state == "busy"
+    bench.pass_time(2)
+    assert bench.worker.state == "lost"
