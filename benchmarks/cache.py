@@ -7,15 +7,17 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 
 from msgspec import structs
 
-from dflashd.protocol.messages import CacheSettings, GenerateBody
-from dflashd.worker.cache.open import OpenCache
+from dflashd.protocol.messages import CacheSettings, GenerateBody, Sampling
+from dflashd.worker.cache.open import OpenCache, open_cache
+from dflashd.worker.cache.registry import CacheRegistry
 from dflashd.worker.generation import Generation
 from dflashd.worker.mlx_engine import MlxEngine, MlxModel
+from dflashd.worker.sampling import Sampler
 
 from .workload import PAIR, no_progress
 
@@ -27,6 +29,7 @@ FRESH_PROMPTS = 4
 FRESH_TOKENS = 512
 DECODED_TOKENS = 64
 DRAFTS = {"a": "smollm2-135m-dflash", "b": "smollm2-135m-dflash-1l"}
+RAM_ONLY = CacheSettings()
 OFF = OpenCache(manager=None, cuttable=True)
 
 
@@ -92,9 +95,14 @@ class House:
     def single_slot(self) -> dict[str, float]:
         """The same with one slot that is replaced at each switch, as engines have it today."""
         times: dict[str, list[float]] = {name: [] for name in DRAFTS}
+        slot = CacheRegistry()
         for _ in range(SINGLE_SLOT_ROUNDS):
             for name in DRAFTS:
-                times[name].append(self.cold(name))
+                slot.shutdown()
+                model = self._models[name].model
+                layers = model.target.make_caches()
+                cache = open_cache(slot, model.identity, model.fingerprint, RAM_ONLY, layers)
+                times[name].append(self._visit(name, cache, self._prompt(name)).first_s)
         return {name: statistics.median(values) for name, values in times.items()}
 
     def from_disk(self, name: str) -> float:
@@ -137,18 +145,9 @@ class House:
         model = self._models[name]
         report = model.cache_state()
         per_token = report.ram_bytes / report.ram_tokens
-        target = model.model.target.make_caches()
-        drafter = model.model.drafter
-        assert drafter is not None
-        draft = drafter.draft.make_caches()
-        generation = Generation(model.model, GenerateBody(tokens=(5, 6, 7, 8), max_tokens=1), OFF)
-        generation.step()
-        decoder = generation._decoder  # noqa: SLF001 - the state itself is what is measured
-        assert decoder is not None
-        states = decoder.capture(4)
-        raw = sum(state.nbytes for part in states for state in part or ()) / 4
-        assert len(states[0]) == len(target)
-        assert len(states[1] or ()) == len(draft)
+        decoder = model.model.decoder("dflash", Sampler(Sampling(), Sampling()))
+        decoder.first([5, 6, 7, 8])
+        raw = sum(state.nbytes for part in decoder.capture(4) for state in part or ()) / 4
         return {"bytes_per_token": per_token, "bytes_per_token_over_raw_ratio": per_token / raw}
 
     def _warm(self, name: str) -> float:
@@ -184,5 +183,5 @@ class House:
         hit = generation.statistics().cache_hit
         generation.close()
         moments.append(time.perf_counter())
-        first, rest, close = (b - a for a, b in zip(moments, moments[1:], strict=False))
+        first, rest, close = (b - a for a, b in pairwise(moments))
         return Visit(first_s=first, rest_s=rest, close_s=close, hit=hit)

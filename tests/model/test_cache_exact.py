@@ -82,8 +82,9 @@ def folder(tmp_path: Path) -> Path:
 def test_exact_hit_repeats_the_cold_run(folder: Path, sampling: Sampling, speculation: str) -> None:
     """The same prompt again: same logits to the bit, same text, and no prompt row computed."""
     model = load(folder)
-    options = {"sampling": sampling, "speculation": speculation}
-    cold, warm = (answer(model, PROMPT, **options) for _ in range(2))
+    cold, warm = (
+        answer(model, PROMPT, sampling=sampling, speculation=speculation) for _ in range(2)
+    )
     assert (cold.hit, cold.reason) == ("miss", "cold")
     assert (warm.hit, warm.cached) == ("l1_exact", len(PROMPT))
     assert mx.array_equal(cold.logits, warm.logits)
@@ -105,9 +106,8 @@ def test_aligned_hit_equals_any_cold_run(
     prompt = (*PROMPT[:shared], 7, 8, 9, *PROMPT[:20])
     grown = (*PROMPT, *first.tokens, 5, 6, 7)
     for tokens in (prompt, grown):
-        options = {"sampling": sampling, "speculation": speculation}
-        warm = answer(model, tokens, **options)
-        cold = answer(model, tokens, cache=OFF, **options)
+        warm = answer(model, tokens, sampling=sampling, speculation=speculation)
+        cold = answer(model, tokens, cache=OFF, sampling=sampling, speculation=speculation)
         assert warm.hit == "l1_prefix"
         assert warm.cached % CHUNK == 0
         assert warm.cached >= min(shared, len(PROMPT)) // CHUNK * CHUNK
@@ -177,10 +177,8 @@ def test_draft_context_follows_the_target(folder: Path) -> None:
     for caches in (one._draft_caches, two._draft_caches):
         assert {cache.offset for cache in caches} == {one.rows - pending.shape[1]}
     for a, b in zip(one._draft_caches, two._draft_caches, strict=True):
-        rows = a.offset
-        assert np.allclose(
-            np.array(a.keys[..., :rows, :]), np.array(b.keys[..., :rows, :]), atol=1e-4
-        )
+        keys = [np.array(cache.state[0])[..., : a.offset, :] for cache in (a, b)]
+        assert np.allclose(*keys, atol=1e-4)
 
 
 def test_plain_and_drafting_requests_share_what_is_sound(folder: Path) -> None:

@@ -21,9 +21,12 @@ from dflashd.protocol.errors import ErrorCode
 from dflashd.protocol.messages import (
     AddCredit,
     Assign,
+    CacheBody,
+    CacheState,
     Cancel,
     Chunk,
     ChunkBody,
+    ClearCache,
     Done,
     DoneBody,
     Failed,
@@ -36,6 +39,7 @@ from dflashd.protocol.messages import (
     Ping,
     Pong,
     Progress,
+    ReadCache,
     Register,
     Stop,
     ToWorker,
@@ -92,6 +96,7 @@ class FakeWorker:
         self.epoch = int(os.environ["DFLASHD_EPOCH"])
         self.jobs: dict[bytes, Job] = {}
         self.steps = 0
+        self.cached = 3
         self.load_until: float | None = None
         self.loaded_since = time.monotonic()
         self.socket = zmq.Context().socket(zmq.DEALER)
@@ -143,6 +148,10 @@ class FakeWorker:
                 self.jobs[header.id].credit += header.chunks
             case Cancel() if header.id in self.jobs and not self.flags.ignore_cancel:
                 self.jobs[header.id].cancelled = True
+            case ReadCache() | ClearCache() if not self.flags.deaf:
+                self.cached = 0 if isinstance(header, ClearCache) else self.cached
+                body = CacheBody(state="open", ram_entries=self.cached, hits={"l1_prefix": 2})
+                self.send(CacheState(id=header.id, epoch=self.epoch), body)
             case Ping() if not self.flags.deaf:
                 pong = Pong(
                     epoch=self.epoch,

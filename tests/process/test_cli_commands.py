@@ -232,3 +232,32 @@ print([name for name in banned if name in sys.modules])
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )
     assert result.stdout.strip() == "[]"
+
+
+def test_cache_is_shown_and_emptied(make_daemon: MakeDaemon) -> None:
+    """Loaded models' caches are listed, one in full or as JSON, and emptied; looking loads none."""
+    daemon = make_daemon({"a": {}, "b": {}})
+    assert ctl(daemon, "cache").stdout == "no model is loaded, so no cache is open\n"
+    unloaded = ctl(daemon, "cache", "a")
+    assert unloaded.returncode == 75
+    assert "a is not loaded" in unloaded.stderr
+    assert ctl(daemon, "cache", "nobody").returncode == 4
+    assert ctl(daemon, "cache", "show", "a").returncode == 2
+    assert ctl(daemon, "spawn", "a").returncode == 0
+    table = ctl(daemon, "cache").stdout.splitlines()
+    assert table[0].split()[:3] == ["MODEL", "STATE", "ENTRIES"]
+    assert [line.split()[:3] for line in table[1:]] == [["a", "open", "3"]]
+    assert "hits         l1_prefix 2" in ctl(daemon, "cache", "a").stdout
+    (row,) = json.loads(ctl(daemon, "cache", "--json").stdout)
+    assert (row["model"], row["ram_entries"], row["misses"]) == ("a", 3, {})
+    assert ctl(daemon, "cache", "clear", "a").stdout == "the cache of a is empty\n"
+    assert json.loads(ctl(daemon, "cache", "a", "--json").stdout)["ram_entries"] == 0
+
+
+def test_cache_question_fails_when_its_worker_dies(make_daemon: MakeDaemon) -> None:
+    """A worker that never answers and then dies ends the question with worker_lost."""
+    daemon = make_daemon({"a": {"deaf": True}}, pong_timeout_s=2)
+    assert ctl(daemon, "spawn", "a").returncode == 0
+    asked = ctl(daemon, "cache", "a")
+    assert asked.returncode == 75
+    assert "does not answer" in asked.stderr or "worker" in asked.stderr

@@ -13,6 +13,9 @@ from dflashd.protocol.codec import encode
 from dflashd.protocol.errors import ErrorCode
 from dflashd.protocol.messages import (
     Assign,
+    CacheSettings,
+    CacheState,
+    DoneBody,
     Failed,
     GenerateBody,
     Load,
@@ -21,6 +24,7 @@ from dflashd.protocol.messages import (
     Ping,
     Pong,
     Progress,
+    ReadCache,
     Stop,
     Unload,
     Unloaded,
@@ -270,3 +274,28 @@ def test_worker_refuses_a_wrong_environment(name: str, value: str) -> None:
         assert supervisor.exit_status() == 78
         assert name in supervisor.log
         assert supervisor.secret.hex() not in supervisor.log
+
+
+def test_restarted_worker_hits_its_disk(folder: Path, tmp_path: Path) -> None:
+    """What one worker process computed, the next one takes from disk; both give the same text."""
+    cache = CacheSettings(disk_bytes=10**8, disk_dir=str(tmp_path / "l2"))
+    asked = asking("the quick brown fox jumps over the lazy dog and then " * 3)
+    stats: list[DoneBody] = []
+    texts: list[str] = []
+    for _ in range(2):
+        with ScriptedSupervisor() as supervisor:
+            worker = supervisor.start()
+            supervisor.register()
+            supervisor.load("m", body_of(folder, cache=cache))
+            answers = supervisor.end_of(supervisor.assign("m", asked))
+            assert answers.done is not None
+            texts.append(answers.text)
+            stats.append(answers.done)
+            supervisor.send(ReadCache(id=b"q" * 16, model="m"))
+            state = supervisor.expect(CacheState)
+            assert state.id == b"q" * 16
+            supervisor.send(Stop(epoch=EPOCH))
+            assert worker.wait(20) == 0
+    assert [done.cache_hit for done in stats] == ["miss", "l2_exact"]
+    assert stats[1].cached_tokens == stats[1].prompt_tokens
+    assert texts[0] == texts[1] != ""

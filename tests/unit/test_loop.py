@@ -240,3 +240,23 @@ def test_loop_stop_ends_everything() -> None:
     b = stage.ask("b", talk(2))
     assert stage.told.of(b) == [("failed", "shutting_down")]
     assert stage.loop.models == ()
+
+
+def test_cache_questions_are_answered_between_steps() -> None:
+    """The state of a model's cache, before and after it is emptied; unknown models are refused."""
+    stage = Stage()
+    stage.loop.read_cache(b"a", "m")
+    stage.loop.read_cache(b"b", "m", clear=True)
+    stage.loop.read_cache(b"c", "nobody")
+    assert stage.told.of(b"a") == [("cache_state", 3)]
+    assert stage.told.of(b"b") == [("cache_state", 0)]
+    assert stage.told.of(b"c") == [("failed", "not_found")]
+
+
+def test_unload_retires_the_cache() -> None:
+    """A model that is unloaded, or left by a stop, is told so that its cache can be retired."""
+    stage = Stage(models=("m", "n"))
+    held = [stage.loop._registry.get(name) for name in ("m", "n")]
+    stage.loop.unload("m")
+    stage.loop.stop()
+    assert [getattr(model, "closed", None) for model in held] == [1, 1]
