@@ -89,9 +89,14 @@ def add_cache(commands: Commands) -> None:
 
 def add_generate(commands: Commands) -> None:
     """Generate, chat."""
-    generate = commands.add_parser("generate", help="complete a prompt")
+    generate = commands.add_parser("generate", help="answer a prompt")
     generate.add_argument("model", metavar="MODEL")
     generate.add_argument("prompt", metavar="PROMPT", help="the text; - reads standard input")
+    generate.add_argument(
+        "--raw",
+        action="store_true",
+        help="continue the prompt as it is, without the model's chat template",
+    )
     generate.add_argument(
         "--stream",
         action=argparse.BooleanOptionalAction,
@@ -116,6 +121,12 @@ def add_sampling(command: argparse.ArgumentParser) -> None:
     command.add_argument("--top-k", type=int, metavar="K")
     command.add_argument("--min-p", type=float, metavar="P")
     command.add_argument("--seed", type=int, metavar="N")
+    command.add_argument(
+        "--speculation",
+        choices=("auto", "strict", "off"),
+        default="auto",
+        help="off: plain decoding; strict: an error where a draft cannot be used",
+    )
     command.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end there; may be repeated"
     )

@@ -1,4 +1,4 @@
-"""``dflashctl generate``: one prompt, one answer."""
+"""``dflashctl generate``: one question, one answer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from .screen import ProgressLine, shown
 
 
 def generate(options: argparse.Namespace) -> int:
-    """Complete a prompt; Ctrl-C stops it in the worker too."""
+    """Answer a prompt, or with ``--raw`` continue it; Ctrl-C stops it in the worker too."""
     prompt: str = sys.stdin.read() if options.prompt == "-" else options.prompt
+    asked = sampling_of(options)
+    if not options.raw:
+        asked["messages"] = [{"role": "user", "content": prompt}]
     progress = ProgressLine()
     with connected(options) as client:
         generation = client.generate(
-            options.model, prompt, on_event=progress, **sampling_of(options)
+            options.model, prompt if options.raw else None, on_event=progress, **asked
         )
         try:
             if options.json or not options.stream:
@@ -48,6 +51,7 @@ def sampling_of(options: argparse.Namespace) -> GenerateOptions:
         "min_p": options.min_p,
         "seed": options.seed,
         "stop": options.stop,
+        "speculation": options.speculation,
     }
 
 

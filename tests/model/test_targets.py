@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +13,13 @@ import numpy as np
 import pytest
 
 from dflashd.protocol.errors import DflashError, ErrorCode
-from dflashd.protocol.messages import LoadBody
+from dflashd.protocol.messages import LoadBody, Sampling
 from dflashd.worker.model import Model, load_model
+from dflashd.worker.sampling import Sampler
 from dflashd.worker.targets import supported_families
 from dflashd.worker.targets.attention import FAMILIES
 
-from .block_run import BlockRun, block_run, plain_tokens
+from .block_run import BlockRun, ScriptedDrafter, block_run, plain_tokens
 from .families import (
     LAYER_IDS,
     MEMBERS,
@@ -70,9 +72,7 @@ class Member:
 
 
 @pytest.fixture(scope="module", params=[*MEMBERS, *VARIANTS])
-def member(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Member:
+def member(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Member:
     name = str(request.param)
     folder = tmp_path_factory.mktemp("member")
     draft = make_members_draft(folder / "draft")
@@ -133,6 +133,22 @@ def test_prompts_at_chunk_borders(member: Member, prompt_tokens: int) -> None:
         for cycle, committed in zip(run.cycles, run.committed, strict=False):
             assert cycle.block_tokens == min(BLOCK_TOKENS, left)
             left -= committed
+
+
+def test_single_steps_between_blocks(member: Member) -> None:
+    """Steps of one token between blocks lose no features: the next block gets all of them."""
+    truth = member.truth
+    drafter = ScriptedDrafter(member.model, truth)
+    scripted = dataclasses.replace(member.model, drafter=drafter)
+    decoder = scripted.decoder("dflash", Sampler(Sampling(), Sampling()))
+    tokens = [truth[0], decoder.first(truth[:1])]
+    for limit in (1, 6, 1, 1, 1, 6, 6, 1, 2, 1, 6):
+        committed = decoder.cycle(tokens[-1], limit)
+        assert 1 <= len(committed) <= limit
+        tokens += committed
+    assert tokens == truth[: len(tokens)]
+    given = np.concatenate(drafter.recording.given)
+    np.testing.assert_allclose(given, member.run.features[: len(given)], rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("name", STOCK)
