@@ -20,8 +20,6 @@ LINGER_MS = 250
 """How long closing may take to hand a last cancel to a daemon that reads slowly."""
 
 _HIGH_WATER_MESSAGES = 4096
-_HEARTBEAT_MS = 2000
-_HEARTBEAT_TIMEOUT_MS = 8000
 _BATCH_MESSAGES = 100
 _OPTIONS = {
     zmq.LINGER: LINGER_MS,
@@ -29,8 +27,7 @@ _OPTIONS = {
     zmq.SNDHWM: _HIGH_WATER_MESSAGES,
     zmq.RCVHWM: _HIGH_WATER_MESSAGES,
     zmq.MAXMSGSIZE: BODY_LIMIT_BYTES,
-    zmq.HEARTBEAT_IVL: _HEARTBEAT_MS,
-    zmq.HEARTBEAT_TIMEOUT: _HEARTBEAT_TIMEOUT_MS,
+    # No heartbeats: libzmq aborts when one is due for a peer that hung up with its pipe full.
     zmq.RECONNECT_IVL: 50,
     zmq.RECONNECT_IVL_MAX: 200,
 }

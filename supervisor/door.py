@@ -33,8 +33,8 @@ _OPTIONS = {
     zmq.RCVHWM: HIGH_WATER_MESSAGES,
     zmq.MAXMSGSIZE: BODY_LIMIT_BYTES,
     zmq.HANDSHAKE_IVL: 5000,
-    zmq.HEARTBEAT_IVL: 5000,
-    zmq.HEARTBEAT_TIMEOUT: 20000,
+    # No heartbeats: libzmq aborts when one is due for a peer that hung up with its pipe full.
+    # A local socket reports a dead peer by itself.
 }
 
 
@@ -83,14 +83,21 @@ class Door:
         self._was_woken = False
         self._outboxes: dict[bytes, Outbox] = {}
         self._socket = context.socket(zmq.ROUTER)
+        try:
+            self._bind()
+        except BaseException:
+            self._socket.close()  # open, it would keep the context from ending
+            raise
+
+    def _bind(self) -> None:
         for option, value in _OPTIONS.items():
             self._socket.setsockopt(option, value)
         old_mask = os.umask(0o177)
         try:
-            self._socket.bind(f"ipc://{path}")
+            self._socket.bind(f"ipc://{self._path}")
         finally:
             os.umask(old_mask)
-        path.chmod(0o600)
+        self._path.chmod(0o600)
 
     def fileno(self) -> int:
         """Readable when something may have arrived: then call :meth:`stir`."""
