@@ -33,20 +33,32 @@ def cache_dir() -> Path:
     if chosen is not None:
         return chosen
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "dflashd"
-    return (_from_environment("XDG_CACHE_HOME") or Path.home() / ".cache") / "dflashd"
+        return _home() / "Library" / "Caches" / "dflashd"
+    return (_from_environment("XDG_CACHE_HOME") or _home() / ".cache") / "dflashd"
 
 
 def _home_dir() -> Path:
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "dflashd"
-    return (_from_environment("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "dflashd"
+        return _home() / "Library" / "Application Support" / "dflashd"
+    return (_from_environment("XDG_STATE_HOME") or _home() / ".local" / "state") / "dflashd"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise DflashError(
+            ErrorCode.bad_request, "this user has no home directory: set HOME or DFLASHD_*_DIR"
+        ) from error
 
 
 def _from_environment(variable: str) -> Path | None:
     # A relative path would name another place after every chdir; XDG says to ignore it.
     value = os.environ.get(variable, "")
-    path = Path(value).expanduser() if value else None
+    try:
+        path = Path(value).expanduser() if value else None
+    except RuntimeError as error:
+        raise DflashError(ErrorCode.bad_request, f"{variable} ({value}): {error}") from error
     if path is not None and not path.is_absolute():
         if variable.startswith("XDG_"):
             return None

@@ -15,6 +15,8 @@ from ..protocol import paths
 from ..protocol.messages import CacheSettings, LoadBody, Name, Sampling
 from .limits import Limits
 
+FilePath = Annotated[str, Meta(pattern=r"^[^\0]+$")]
+
 
 class ConfigError(Exception):
     """The configuration cannot be used; the operator must change it."""
@@ -24,9 +26,9 @@ class DaemonSection(Limits, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """``[daemon]``: where it lives, and every limit of :class:`Limits`."""
 
     runtime_dir: Annotated[
-        str | None, Meta(description="directory of sockets and lock, private to the owner")
+        FilePath | None, Meta(description="directory of sockets and lock, private to the owner")
     ] = None
-    state_dir: Annotated[str | None, Meta(description="directory of the workers' logs")] = None
+    state_dir: Annotated[FilePath | None, Meta(description="directory of the workers' logs")] = None
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,14 +76,19 @@ def parse(text: str, *, source: str, base_dir: Path) -> Config:
     """
     try:
         raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, or a number beyond what Python reads
         raise ConfigError(f"{source} is not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{source} is not valid TOML: it nests too deep") from error
     refuse_unknown_keys(raw, "", source)
     try:
         config = msgspec.convert(raw, Config)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{source}: {error}") from error
-    return anchored(config, base_dir)
+    try:
+        return anchored(config, base_dir)
+    except RuntimeError as error:  # of expanduser
+        raise ConfigError(f"{source}: a path with ~ cannot be used: {error}") from error
 
 
 def refuse_unknown_keys(table: Mapping[str, object], section: str, source: str) -> None:

@@ -37,9 +37,11 @@ class InstanceLock:
     def __enter__(self) -> Self:
         while self._fd < 0:
             self._fd = self._try_lock()
-        text = msgspec.json.encode(Holder(pid=os.getpid(), instance=self._instance))
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, text + b"\n", 0)
+        try:
+            self._sign()
+        except OSError as error:  # no space, most likely
+            self._release()
+            raise UnsafeDirectory(f"{self.path} cannot be written: {error}") from error
         return self
 
     def __exit__(
@@ -48,6 +50,14 @@ class InstanceLock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._release()
+
+    def _sign(self) -> None:
+        text = msgspec.json.encode(Holder(pid=os.getpid(), instance=self._instance))
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, text + b"\n", 0)
+
+    def _release(self) -> None:
         # Unlinked while held: whoever opened the old file sees that it is not the path's any more.
         self.path.unlink(missing_ok=True)
         os.close(self._fd)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -71,8 +72,10 @@ def parser() -> argparse.ArgumentParser:
 
 def announce(sentence: str) -> None:
     """Say on stdout that clients may come."""
-    sys.stdout.write(sentence + "\n")
-    sys.stdout.flush()
+    # Whoever started us may not listen, or may have closed our output: no reason to stop.
+    with contextlib.suppress(OSError, AttributeError):
+        sys.stdout.write(sentence + "\n")
+        sys.stdout.flush()
 
 
 def complain(sentence: str, status: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -10,10 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from dflashd.protocol import DflashError, ErrorCode
+from dflashd.supervisor.errors import DaemonError
+from dflashd.supervisor.instance_lock import InstanceLock
 
 from .daemon_process import FAKE_DAEMON, DaemonProcess, is_alive, wait_for
 
@@ -236,3 +240,32 @@ def test_stale_socket_without_a_daemon_is_taken_over(make_daemon: MakeDaemon) ->
     daemon.start()
     with daemon.client() as client:
         assert client.generate("a", "x").wait().text
+
+
+def test_nobody_reading_the_ready_line_stops_nothing(make_daemon: MakeDaemon) -> None:
+    """A caller that has closed our output by the time we are ready does not end the daemon."""
+    daemon = make_daemon({"a": {}})
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 0
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, str(FAKE_DAEMON), str(daemon.config)]
+    with subprocess.Popen(command, stdout=write_end, env=daemon.environment) as child:
+        os.close(write_end)
+        with daemon.client() as client:
+            client.shutdown()
+        assert child.wait(15) == 0
+
+
+def test_lock_that_cannot_be_signed_is_an_error_and_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk under the runtime directory: a sentence, and no lock file left."""
+
+    def full(_fd: int, _data: bytes, _offset: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(DaemonError, match="No space"), InstanceLock(tmp_path, "x"):
+        pass
+    assert not list(tmp_path.iterdir())

@@ -100,3 +100,19 @@ def test_long_paths_are_refused_with_advice(length: int, fits: bool) -> None:
         with pytest.raises(DflashError, match="set DFLASHD_RUNTIME_DIR") as refused:
             Endpoints(directory)
         assert refused.value.code is ErrorCode.bad_request
+
+
+def test_home_that_cannot_be_found_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user nobody knows, or one without a home: an error of ours, not a traceback."""
+    monkeypatch.setenv("DFLASHD_RUNTIME_DIR", "~no-such-user/x")
+    with pytest.raises(DflashError, match="DFLASHD_RUNTIME_DIR"):
+        runtime_dir()
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for variable in ("DFLASHD_STATE_DIR", "XDG_STATE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(DflashError, match="set HOME"):
+        state_dir()

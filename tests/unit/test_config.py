@@ -104,3 +104,20 @@ def test_json_schema_is_json_and_knows_the_sections() -> None:
     """The schema can be published as it is."""
     text = msgspec.json.encode(config.json_schema()).decode()
     assert all(word in text for word in ("DaemonSection", "LoadBody", "pong_timeout_s"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[models.a]\ntarget = '~no-such-user/x'",
+        "[daemon]\nruntime_dir = '~no-such-user/x'",
+        "[daemon]\nruntime_dir = ''",
+        '[daemon]\nstate_dir = "/a\\u0000b"',
+        "a = " + "[" * 5000,
+        "[models.a]\ntarget = 't'\nmax_tokens = " + "1" * 5000,
+    ],
+)
+def test_what_no_path_or_number_can_be_is_one_sentence(text: str) -> None:
+    """Whatever is in the file, its reader gets a sentence and never a traceback."""
+    with pytest.raises(config.ConfigError, match=r"x\.toml"):
+        parse(text)
