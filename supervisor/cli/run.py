@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
+from pathlib import Path
 from types import ModuleType
 
 from ...protocol.errors import DflashError
@@ -29,6 +31,7 @@ _HOMES = {
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status."""
+    ready_streams()
     options = parser().parse_args(arguments)
     try:
         status = call(options)
@@ -40,10 +43,26 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has left; Python's own flush at exit must not complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILED
+        return drop_output()  # whoever read it has left
+    except OSError as error:
+        return complain(f"the output cannot be written: {error}", drop_output())
     return status
+
+
+def ready_streams() -> None:
+    """Have an output whatever our parent closed, and for any text whatever its encoding."""
+    for name in ("stdout", "stderr"):
+        stream: object = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (open to the end)
+        elif name == "stdout" and isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def drop_output() -> int:
+    """Keep Python's own flush at exit from complaining too; the exit status."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_FAILED
 
 
 def call(options: argparse.Namespace) -> int:

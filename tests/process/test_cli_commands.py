@@ -261,3 +261,37 @@ def test_cache_question_fails_when_its_worker_dies(make_daemon: MakeDaemon) -> N
     asked = ctl(daemon, "cache", "a")
     assert asked.returncode == 75
     assert "does not answer" in asked.stderr or "worker" in asked.stderr
+
+
+def test_output_that_cannot_be_written_is_one_sentence(make_daemon: MakeDaemon) -> None:
+    """A full disk behind the output: a sentence and a status, not a traceback."""
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    daemon = make_daemon({"a": {}})
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [*CTL, "--runtime-dir", str(daemon.runtime_dir), "status"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    assert "cannot be written" in ended.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_outputs_change_no_status(make_daemon: MakeDaemon, closed: str) -> None:
+    """A caller that closed our outputs, as some services do, still learns how it ended."""
+    daemon = make_daemon({"a": {}})
+    line = " ".join([*CTL, "--runtime-dir", str(daemon.runtime_dir), "generate", "a", "x", closed])
+    assert subprocess.run(["sh", "-c", line], timeout=60, check=False).returncode == 0
+
+
+def test_text_is_printed_in_any_encoding(make_daemon: MakeDaemon) -> None:
+    """Characters a terminal does not have are replaced; the answer goes on."""
+    daemon = make_daemon({"a": {"text": "Grüße"}})
+    ended = ctl(daemon, "generate", "a", "x", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (ended.returncode, ended.stdout[:5]) == (0, "Gr??e"), ended.stderr
