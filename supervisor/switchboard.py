@@ -43,6 +43,9 @@ from .processes import Processes
 BATCH_MESSAGES = 64
 """Taken from one socket before the others have their turn."""
 
+BATCH_BYTES = 4 * 2**20
+"""The same in bytes, of which the last message may take more."""
+
 LAST_WORDS_MESSAGES = 100_000
 """Taken from the workers' socket before an exit is believed."""
 
@@ -96,8 +99,12 @@ class Switchboard:
                 self._from_worker(identity, frames)
         for name, door in self._client_doors.items():
             if door.may_have_message:
+                taken_bytes = 0
                 for identity, frames in door.receive(BATCH_MESSAGES):
                     self._from_client(name, door, identity, frames)
+                    taken_bytes += sum(map(len, frames))
+                    if taken_bytes >= BATCH_BYTES:
+                        break
         self._busy_cpu_s += time.thread_time() - began_s
         return any(door.may_have_message for door in self.doors)
 
