@@ -61,7 +61,7 @@ def test_failed_bind_leaves_no_socket_open(tmp_path: Path) -> None:
     with pytest.raises(zmq.ZMQError) as kept:
         Door(context, tmp_path / "missing" / "a.sock", FromClient)
     assert kept.value.__traceback__ is not None  # which keeps the half-made door alive
-    assert all(own.closed for own in context._sockets)  # noqa: SLF001 (else term() waits for ever)
+    assert all(own.closed for own in context._sockets)
     context.term()
 
 
