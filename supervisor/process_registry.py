@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from pathlib import Path
 from typing import final
 
@@ -15,7 +14,7 @@ from .log import line, log
 
 REGISTRY_NAME = "workers.json"
 MARKER = "DFLASHD_INSTANCE"
-"""Environment variable by which a worker is known to be of one daemon and no other."""
+"""Environment variable by which a worker and its children are known to be of one daemon."""
 
 _SAME_START_S = 2.0
 
@@ -83,17 +82,34 @@ class ProcessRegistry:
 
 
 def _kill_if_ours(entry: Entry) -> bool:
-    """Kill a process (and its group) if pid, start time and marker all say that it is ours."""
-    try:
-        process = psutil.Process(entry.pid)
-        if abs(process.create_time() - entry.created_at) > _SAME_START_S:
-            return False
-        if process.environ().get(MARKER) != entry.instance:
-            return False
-        if os.getpgid(entry.pid) == entry.pid:
-            os.killpg(entry.pid, signal.SIGKILL)
-        else:
+    """Kill what is left of a worker's process group, if start time and marker say it is ours.
+
+    A worker leads a group of its own and may have died before its children did: they carry the
+    marker too, and no stranger can be in a group whose leader was ours.
+    """
+    group = [process for process in _members(entry.pid) if _is_ours(process, entry)]
+    for process in group:
+        with contextlib.suppress(psutil.Error):
             process.kill()
-    except (psutil.Error, OSError):
-        return False
-    return True
+    return bool(group)
+
+
+def _members(group: int) -> list[psutil.Process]:
+    members: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getpgid(process.pid) == group:
+                members.append(process)
+    return members
+
+
+def _is_ours(process: psutil.Process, entry: Entry) -> bool:
+    with contextlib.suppress(psutil.Error, OSError):
+        began_after = process.create_time() - entry.created_at
+        same_leader = process.pid != entry.pid or began_after <= _SAME_START_S
+        return (
+            began_after >= -_SAME_START_S
+            and same_leader
+            and process.environ().get(MARKER) == entry.instance
+        )
+    return False

@@ -15,7 +15,7 @@ from ...protocol.messages import (
 from . import stopping
 from .events import Peer
 from .intake import unknown_model
-from .records import SENTENCE_CHARACTERS, SERVING, Command, Question, Worker, WorkerState
+from .records import SENTENCE_CHARACTERS, SERVING, STARTING, Command, Question, Worker, WorkerState
 from .state import State
 
 
@@ -69,7 +69,12 @@ def retire(s: State, peer: Peer, header: Retire, now: float) -> None:
     s.touch(worker)
     if worker.state is WorkerState.fatal:
         return
-    if header.now or worker.state not in SERVING | {WorkerState.draining}:
+    if header.now:
+        stopping.retire_now(s, worker, now)
+    elif worker.state in STARTING and any(m.queue for m in s.models_of(worker)):
+        # They were accepted before: settling drains it as soon as it can serve them.
+        worker.drain_serial = s.last_serial
+    elif worker.state not in SERVING | {WorkerState.draining}:
         stopping.retire_now(s, worker, now)
     elif worker.state in SERVING:
         stopping.drain(s, worker, now, s.limits.drain_timeout_s)

@@ -20,10 +20,7 @@ def settle(s: State, worker: Worker, now: float) -> None:
         if not s.shutdown_level and s.wanted(worker):
             starting.spawn(s, worker, now)
     elif state in SERVING:
-        assign(s, worker, now)
-        worker.state = WorkerState.busy if worker.active else WorkerState.ready
-        for model in s.models_of(worker):
-            s.complete_commands(model.spawns)
+        serve(s, worker, now)
     elif state is WorkerState.draining:
         assign(s, worker, now)
         if not worker.active:
@@ -40,12 +37,24 @@ def settle(s: State, worker: Worker, now: float) -> None:
     announce(s, worker, now)
 
 
+def serve(s: State, worker: Worker, now: float) -> None:
+    """Give a serving worker its work; then those who wait for the model itself are told."""
+    assign(s, worker, now)
+    worker.state = WorkerState.busy if worker.active else WorkerState.ready
+    for model in s.models_of(worker):
+        s.complete_commands(model.spawns)
+    if worker.retires:
+        # Retired while it was loading, with requests that were promised their end.
+        s.enter(worker, WorkerState.draining, now + s.limits.drain_timeout_s)
+
+
 def assign(s: State, worker: Worker, now: float) -> None:
     """Lease a worker's free places to those who have waited longest."""
     for request in list(waiting(s, worker)):
         if len(worker.active) >= s.limits.active_requests_per_worker:
             return
-        if worker.state is WorkerState.draining and request.serial > worker.drain_serial:
+        leaving = worker.state is WorkerState.draining or worker.retires
+        if leaving and request.serial > worker.drain_serial:
             return
         lease(s, worker, request, now)
 

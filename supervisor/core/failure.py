@@ -37,13 +37,20 @@ def exited(s: State, worker: Worker, event: WorkerExited, now: float) -> None:
         else:
             s.enter(worker, WorkerState.stopped, None)
         return
-    if event.log_tail:
-        reason = f"{reason}; its last words: {event.log_tail[-1500:]}"
+    words = last_words(event.log_tail)
+    if words:
+        reason = f"{reason}; its last words: {words}"
     if event.status == EXIT_CONFIGURATION:
         gone(s, worker, now, f"the worker of this model {reason}")
         give_up(s, worker, reason)
         return
     ended(s, worker, now, reason)
+
+
+def last_words(log_tail: str) -> str:
+    """The last line of a log, if it tells of trouble: routine lines explain nothing."""
+    lines = log_tail.strip().splitlines()
+    return "" if not lines or " INFO " in lines[-1] else lines[-1][-500:]
 
 
 def described(status: int) -> str:

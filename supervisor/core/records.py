@@ -31,6 +31,9 @@ class WorkerState(StrEnum):
 WITHOUT_PROCESS = frozenset({WorkerState.stopped, WorkerState.backoff, WorkerState.fatal})
 """States in which no process of the worker may exist."""
 
+STARTING = frozenset({WorkerState.spawning, WorkerState.registering, WorkerState.loading})
+"""States on the way from nothing to ready."""
+
 SERVING = frozenset({WorkerState.ready, WorkerState.busy})
 """States in which a worker takes new work."""
 

@@ -138,16 +138,31 @@ def test_drain_is_bounded_and_then_escalates(make_daemon: MakeDaemon) -> None:
     assert "status=-9" in log
 
 
-def test_retire_while_loading_ends_the_load(make_daemon: MakeDaemon) -> None:
-    """A model that is retired while it loads is gone, and who waited for it is told."""
+def test_retire_now_while_loading_ends_the_load(make_daemon: MakeDaemon) -> None:
+    """``--now`` waits for no load: the model is gone, and who waited for it is told."""
     daemon = make_daemon({"a": {"load_s": 60.0}})
     with daemon.client() as client:
         generation = client.generate("a", "x")
         wait_for("it loads", lambda: client.status().models[0].state == "loading")
-        client.retire("a")
+        client.retire("a", now=True)
         with pytest.raises(DflashError, match="retired"):
             generation.wait()
         assert daemon.worker_pids() == []
+
+
+def test_retire_while_loading_keeps_what_was_promised(make_daemon: MakeDaemon) -> None:
+    """Requests accepted before a retire are served when the load is done; then the worker goes."""
+    daemon = make_daemon({"a": {"load_s": 1.0}})
+    with daemon.client() as client:
+        before = client.generate("a", "x")
+        wait_for("it waits", lambda: client.status().models[0].queued == 1)
+        wait_for("it loads", lambda: client.status().models[0].state == "loading")
+        client.retire("a")
+        assert before.ended
+        assert before.wait().text
+        assert client.status().models[0].state == "stopped"
+        after = client.generate("a", "x").wait()
+        assert after.stats.worker_pid != before.wait().stats.worker_pid
 
 
 def test_retired_stays_down(make_daemon: MakeDaemon) -> None:

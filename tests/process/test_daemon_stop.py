@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dflashd.protocol import DflashError, ErrorCode
@@ -107,6 +108,8 @@ def test_killed_daemon_takes_its_workers_along_and_can_be_restarted(
         chunks = iter(client.generate("a", "x"))
         next(chunks)
         workers = pids(daemon, 2)
+        grandchildren = [c.pid for w in workers for c in psutil.Process(w).children()]
+        assert len(grandchildren) == 1
         daemon.signal(signal.SIGKILL)
         killed_at = time.monotonic()
         wait_for("workers gone", lambda: not any(map(is_alive, workers)), 1.0)
@@ -117,6 +120,8 @@ def test_killed_daemon_takes_its_workers_along_and_can_be_restarted(
     daemon.wait()
     assert any(daemon.runtime_dir.glob("*.sock"))
     daemon.start()
+    # What a worker had started and left behind is swept by the next daemon.
+    wait_for("grandchildren gone", lambda: not any(map(is_alive, grandchildren)), 2.0)
     with daemon.client() as client:
         assert client.generate("b", "x").wait().text
     assert "stale_socket_removed" in daemon.log.read_text()
