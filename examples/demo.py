@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -53,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=96, metavar="N", help="length of an answer")
     options = parser.parse_args(arguments)
     started_s = time.monotonic()
+    # A polite stop cleans up like Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Directly below /tmp: a socket's path must be short.
     with tempfile.TemporaryDirectory(prefix="dflashd-demo-", dir="/tmp") as folder:
         evidence, failed = None, 1

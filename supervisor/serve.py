@@ -20,6 +20,7 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_BUSY = 75
 """Another daemon serves the directory (EX_TEMPFAIL of sysexits.h)."""
+EXIT_INTERRUPTED = 130
 EXIT_CONFIGURATION = 78
 """The configuration cannot be used: starting again does not help (EX_CONFIG)."""
 
@@ -44,6 +45,8 @@ def run(config: Config, *, worker_command: Sequence[str] = WORKER_COMMAND) -> in
 
     try:
         asyncio.run(serve())
+    except KeyboardInterrupt:  # before the signal handlers were there
+        return EXIT_INTERRUPTED
     except AlreadyServed as error:
         return complain(str(error), EXIT_BUSY)
     except DaemonError as error:

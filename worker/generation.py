@@ -205,10 +205,11 @@ def _token_limit(model: Model, body: GenerateBody, prompt_tokens: int) -> int:
     """How many tokens may be generated: what was asked for, as far as the context reaches."""
     room = model.context_tokens - prompt_tokens
     if room < 1:
+        or_raise = " or raise context_tokens" if model.defaults.context_tokens else ""
         raise DflashError(
             ErrorCode.bad_request,
             f"the prompt has {prompt_tokens} tokens, model {model.name} has a context of "
-            f"{model.context_tokens}; shorten it or raise context_tokens",
+            f"{model.context_tokens}; shorten it{or_raise}",
         )
     return min(body.max_tokens or model.defaults.max_tokens, room)
 

@@ -42,6 +42,9 @@ def forgive(s: State, gap_s: float) -> None:
         worker.moved_at += gap_s
         if worker.deadline is not None and worker.state is not WorkerState.backoff:
             worker.deadline += gap_s
+        for request in worker.active.values():
+            if request.due_at is not None:
+                request.due_at += gap_s
 
 
 def worker_expired(s: State, worker: Worker, now: float) -> None:
