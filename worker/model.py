@@ -200,7 +200,7 @@ def _check_target(
         raise DflashError(
             ErrorCode.unsupported,
             f"target {body.target} is {why_no_drafts(config)}; "
-            f"supported are full-attention models of the families {supported_families()}",
+            f"supported are models of the families {supported_families()}",
         )
     check_pair(shape, _target_shape(body, target), str(body.draft))
 
