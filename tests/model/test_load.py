@@ -322,3 +322,12 @@ def test_proposals_keep_to_the_frequent_tokens(pair: Pair) -> None:
     (head,) = model.drafter.arrays
     whole = load_file(weights(pair[0]))["lm_head.weight"]
     np.testing.assert_array_equal(np.array(head), whole[frequent])
+
+
+def test_a_cpu_takes_blocks_in_whole_fours(pair: Pair, tmp_path: Path) -> None:
+    """A trained block of 6 or 3 runs as 4 or 3 on a CPU; a configured one as it is."""
+    assert mx.default_device().type == mx.DeviceType.cpu, "this suite computes on the CPU"
+    for trained, used in ((6, 4), (4, 4), (3, 3)):
+        draft = make_draft(tmp_path / f"of{trained}", block_tokens=trained)
+        assert load(pair[0], draft).block_tokens == used
+        assert load(pair[0], draft, block_tokens=6).block_tokens == 6

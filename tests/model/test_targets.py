@@ -43,6 +43,7 @@ SMALLEST_GAP = 2e-4
 def load(folder: Path, family: Family, draft: Path | None) -> Model:
     target = make_member(folder, family)
     load_body = LoadBody(
+        block_tokens=BLOCK_TOKENS,
         target=str(target),
         draft=str(draft) if draft else None,
         prefill_chunk_tokens=CHUNK_TOKENS,

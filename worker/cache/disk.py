@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 READ_ONLY = "another process writes to this cache: it is only read here"
 _TEMPORARY = ".part-"
+_TICK_NS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,8 @@ class DiskStore:
             return
         if changed_ns == self._seen_ns:
             return
-        self._seen_ns = changed_ns
+        # Within one tick of the file system's clock a further change would not show.
+        self._seen_ns = changed_ns if time.time_ns() - changed_ns > _TICK_NS else -1
         present = {path.name.removesuffix(SUFFIX): path for path in self.folder.glob(f"*{SUFFIX}")}
         for key in self._index.keys() - present.keys():
             del self._index[key]
