@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -108,7 +108,8 @@ def load_model(name: str, body: LoadBody, report: Report, guard: HookGuard = GUA
         target = adapt(module, config)
         drafter, lease = None, None
         if draft_folder and shape:
-            _check_target(target, config, shape, body)
+            found = _check_target(target, config, shape, body)
+            shape = replace(shape, vocab_size=found.vocab_size)
             lease = guard.claim(BACKEND, name, _hooked(target, shape))
             on_failure.callback(lease.release)
             draft = load_draft(draft_folder, shape, dtype)
@@ -219,14 +220,16 @@ def _float32_bytes(module: nn.Module) -> int:
 
 def _check_target(
     target: Target, config: dict[str, Any], shape: DraftConfig, body: LoadBody
-) -> None:
+) -> TargetShape:
     if not target.supports_drafts:
         raise DflashError(
             ErrorCode.unsupported,
             f"target {body.target} is {why_no_drafts(config)}; "
             f"supported are models of the families {supported_families()}",
         )
-    check_pair(shape, _target_shape(body, target), str(body.draft))
+    found = _target_shape(body, target)
+    check_pair(shape, found, str(body.draft))
+    return found
 
 
 def _proposed_tokens(folder: Path, vocab_size: int) -> mx.array | None:
