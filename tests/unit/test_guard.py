@@ -84,16 +84,13 @@ def test_another_backend_is_refused_whole() -> None:
 
 def test_families_that_share_a_class_conflict() -> None:
     """One attention class serves Qwen3-Next and Qwen3.5: two backends cannot both have it."""
-    assert qwen3_5.Attention is qwen3_next.Qwen3NextAttention
+    shared: Any = vars(qwen3_5)["Attention"]
+    assert shared is qwen3_next.Qwen3NextAttention
     guard = HookGuard()
-    lease = guard.claim("ours", "a", [_bare(qwen3_5.Attention)])
+    lease = guard.claim("ours", "a", [shared.__new__(shared)])
     with pytest.raises(DFlashHookConflict, match=r"qwen3_next\.Qwen3NextAttention"):
-        guard.claim("theirs", "b", [_bare(qwen3_next.Qwen3NextAttention)])
+        guard.claim("theirs", "b", [shared.__new__(shared)])
     lease.release()
-
-
-def _bare(cls: type) -> Any:
-    return cls.__new__(cls)
 
 
 def test_a_dropped_lease_is_a_released_one() -> None:
@@ -167,7 +164,8 @@ def tenfold(original: Any, instance: Any, x: Any, *args: Any, **kwargs: Any) -> 
 @pytest.mark.parametrize("cls", [Attention, Derived])
 def test_a_class_patch_serves_only_who_armed_it(cls: type[Attention]) -> None:
     """Un-armed calls, batches and unknown keywords get the original; the last release restores."""
-    before, module = dict(vars(cls)), cls()
+    before = dict(vars(cls))
+    module: Any = cls()
     guard = HookGuard()
     one, two = guard.claim("ours", "a", [module]), guard.claim("ours", "b", [module])
     one.patch(cls, "__call__", tenfold)

@@ -125,7 +125,7 @@ def detach_windows(caches: Caches) -> None:
             cache[0] = detached(cache[0])
 
 
-def _cut(cache: RotatingKVCache, rows: int) -> None:
+def _cut(cache: Any, rows: int) -> None:
     """Drop the newest ``rows`` rows of a pass that had more rows than that.
 
     Such a pass orders the buffer by time and keeps ``max_size - 1`` rows before its own, so what
@@ -136,4 +136,4 @@ def _cut(cache: RotatingKVCache, rows: int) -> None:
     cache.keys = cache.keys[..., :length, :]
     cache.values = cache.values[..., :length, :]
     cache.offset -= rows
-    cache._idx = length  # noqa: SLF001 - part of its state, but without a public name
+    cache._idx = length  # noqa: SLF001 - part of its state, without a public name
