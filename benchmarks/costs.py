@@ -27,6 +27,7 @@ class Bench:
         ids = self._drafter.draft.config.target_layer_ids
         self._tap = FeatureTap(self._target.layers, ids)
         self._caches = self._target.make_caches()
+        self._undo = self._target.undo(self._caches)
         self._draft_caches = self._drafter.draft.make_caches()
         prompt = mx.array([[(37 * i) % model.vocab_size for i in range(context_tokens)]])
         with self._tap.armed():
@@ -41,10 +42,10 @@ class Bench:
         tokens = mx.array([list(range(500, 500 + rows))])
 
         def verify() -> None:
-            with self._tap.armed():
+            with self._tap.armed(), self._undo.armed():
                 logits = self._target.verify(tokens, self._caches)
             mx.eval(mx.argmax(logits, axis=-1), self._tap.features())
-            self._target.rollback(self._caches, rows)
+            self._undo.rollback(rows)
 
         return _median_ms(verify, repeats)
 
@@ -52,8 +53,10 @@ class Bench:
         """Target pass on one row without capture: a step of plain decoding."""
 
         def step() -> None:
-            mx.eval(mx.argmax(self._target.verify(mx.array([[500]]), self._caches), axis=-1))
-            self._target.rollback(self._caches, 1)
+            with self._undo.armed():
+                logits = self._target.verify(mx.array([[500]]), self._caches)
+            mx.eval(mx.argmax(logits, axis=-1))
+            self._undo.rollback(1)
 
         return _median_ms(step, repeats)
 

@@ -14,11 +14,11 @@ from typing import Any
 from ..protocol.errors import DflashError, ErrorCode
 from .fields import Fields, shown
 
-SUPPORTED = "DFlashDraftModel checkpoints: flat, flat with sliding layers, and nested"
-DRAFT_ARCHITECTURES = frozenset({"DFlashDraftModel"})
+SUPPORTED = "DFlashDraftModel, DFlash2DraftModel and MuseGlimmerAssistantModel checkpoints"
+VERSION_2 = "DFlash2DraftModel"
+ASSISTANT = "MuseGlimmerAssistantModel"
+DRAFT_ARCHITECTURES = frozenset({"DFlashDraftModel", VERSION_2, ASSISTANT})
 UNSUPPORTED_MARKS = {
-    "DFlash2": "a DFlash2 draft with convolutions and a candidate selector",
-    "MuseGlimmerAssistant": "a Muse-Glimmer assistant draft",
     "DFlashLaguna": "a Laguna draft",
     "DSpark": "a DSpark draft",
     "Domino": "a Domino draft",
@@ -33,7 +33,11 @@ MOST_BLOCK_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftConfig:
-    """The draft network's shape. ``target_layer_ids`` are 0-based layers whose *output* is read."""
+    """The draft network's shape. ``target_layer_ids`` are 0-based layers whose *output* is read.
+
+    ``vocab_size`` and ``num_target_layers`` are 0 where the checkpoint does not tell. Sizes of
+    convolutions and selector are 0 where there is none.
+    """
 
     hidden_size: int
     intermediate_size: int
@@ -55,6 +59,11 @@ class DraftConfig:
     output_multiplier: float
     final_logit_softcapping: float
     input_embedding_scale: float
+    conv_kernel_size: int = 0
+    conv_group_size: int = 0
+    selector_rank: int = 0
+    selector_top_k: int = 0
+    quantization: dict[str, Any] | None = None
 
     @property
     def num_hidden_layers(self) -> int:
@@ -139,7 +148,7 @@ def check_pair(draft: DraftConfig, target: TargetShape, where: str) -> None:
         ("number of target layers", draft.num_target_layers, target.num_layers),
     )
     for what, expected, actual in mismatches:
-        if expected != actual:
+        if expected not in (0, actual):
             raise DflashError(
                 ErrorCode.load_failed,
                 f"draft {where} does not fit target {target.name}: it was trained for {what} "
@@ -150,6 +159,12 @@ def check_pair(draft: DraftConfig, target: TargetShape, where: str) -> None:
             ErrorCode.load_failed,
             f"draft {where} reads layer {deepest}, target {target.name} has layers "
             f"0 to {target.num_layers - 1}; use the draft made for this target",
+        )
+    if draft.mask_token_id >= target.vocab_size:
+        raise DflashError(
+            ErrorCode.load_failed,
+            f"draft {where}: mask_token_id {draft.mask_token_id} is outside the vocabulary of "
+            f"{target.name}; use the draft made for this target",
         )
 
 
@@ -184,10 +199,11 @@ def _refuse_other_kinds(config: dict[str, Any], where: str) -> None:
             ErrorCode.unsupported,
             f"draft {where} is a ModelOpt export (it has use_swa); supported are {SUPPORTED}",
         )
-    if config.get("quantization") or config.get("quantization_config"):
+    if config.get("quantization_config") and not config.get("quantization"):
         raise DflashError(
             ErrorCode.unsupported,
-            f"draft {where} is quantised; supported are unquantised {SUPPORTED}",
+            f"draft {where} is quantised for other software; supported are {SUPPORTED}, dense or "
+            "as mlx-lm quantises",
         )
     if not DRAFT_ARCHITECTURES & set(names):
         kind = names or config.get("model_type") or "nothing known"
@@ -204,8 +220,10 @@ def _parse(config: dict[str, Any]) -> DraftConfig:
     layers = top.whole("num_hidden_layers", most=MOST_DRAFT_LAYERS)
     hidden = top.whole("hidden_size")
     heads = top.whole("num_attention_heads")
-    num_target_layers = nested.whole("num_target_layers")
+    names = _architectures(config)
+    assistant = ASSISTANT in names
     ids = nested.wholes("target_layer_ids")
+    num_target_layers = nested.whole("num_target_layers", 0 if assistant and ids else None)
     draft = DraftConfig(
         hidden_size=hidden,
         intermediate_size=top.whole("intermediate_size"),
@@ -216,7 +234,7 @@ def _parse(config: dict[str, Any]) -> DraftConfig:
         rope_theta=_rope_theta(top),
         rope_scaling=_rope_scaling(top),
         max_position_embeddings=top.whole("max_position_embeddings", 32_768),
-        vocab_size=top.whole("vocab_size"),
+        vocab_size=top.whole("vocab_size", 0 if assistant else None),
         block_tokens=nested.whole(
             "block_size", DEFAULT_BLOCK_TOKENS, least=2, most=MOST_BLOCK_TOKENS
         ),
@@ -225,13 +243,34 @@ def _parse(config: dict[str, Any]) -> DraftConfig:
         mask_token_id=nested.whole("mask_token_id", least=0),
         layer_types=top.names("layer_types") or ("full_attention",) * layers,
         sliding_window=top.whole("sliding_window", 0, least=0) or None,
-        is_causal=nested.flag("is_causal"),
+        is_causal=False if assistant else nested.flag("is_causal"),
         output_multiplier=nested.number("output_multiplier", 1.0, positive=True),
         final_logit_softcapping=nested.number("final_logit_softcapping", 0.0),
         input_embedding_scale=nested.number("input_embedding_scale", 1.0, positive=True),
+        **_version_2(nested, required=VERSION_2 in names),
+        quantization=_quantization(top),
     )
     _check(draft, layers)
     return draft
+
+
+def _version_2(nested: Fields, *, required: bool) -> dict[str, int]:
+    """Sizes of convolutions and selector; an assistant may come without either."""
+    default = None if required else 0
+    least = 1 if required else 0
+    names = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+    return {name: nested.whole(name, default, least=least) for name in names}
+
+
+def _quantization(top: Fields) -> dict[str, Any] | None:
+    """How mlx-lm quantised the weights: group_size and bits, and exceptions by module path."""
+    found = top.section("quantization")
+    if not found:
+        return None
+    fields = Fields(found)
+    fields.whole("group_size")
+    fields.whole("bits", most=8)
+    return found
 
 
 def _rope_theta(top: Fields) -> float:
@@ -270,5 +309,14 @@ def _check(draft: DraftConfig, layers: int) -> None:
         raise ValueError(
             f"{draft.num_target_layers} target layers are too few for the default target_layer_ids"
         )
-    if draft.mask_token_id >= draft.vocab_size:
+    if draft.conv_kernel_size and (
+        not draft.conv_group_size or draft.hidden_size % draft.conv_group_size
+    ):
+        raise ValueError(
+            f"conv_group_size {draft.conv_group_size} does not divide hidden_size "
+            f"{draft.hidden_size}"
+        )
+    if bool(draft.selector_rank) != bool(draft.selector_top_k):
+        raise ValueError("selector_rank and selector_top_k belong together")
+    if draft.vocab_size and draft.mask_token_id >= draft.vocab_size:
         raise ValueError(f"mask_token_id {draft.mask_token_id} is outside the vocabulary")

@@ -136,6 +136,7 @@ class BlockDecoder:
 
     def reset(self) -> None:
         self._caches = self._target.make_caches()
+        self._undo = self._target.undo(self._caches)
         self._draft_caches = self._drafter.draft.make_caches()
         self._pending: mx.array | None = None
         """Features of committed tokens that are not context yet: all but the anchor's."""
@@ -180,9 +181,10 @@ class BlockDecoder:
             anchor, rows, self._pending, self._draft_caches, self._sampler
         )
         tokens = mx.concatenate([mx.array([anchor]), proposal.tokens])
-        logits = self._verify(tokens[None])
+        with self._undo.armed():
+            logits = self._verify(tokens[None])
         committed = judge(proposal, logits[0], self._sampler).committed()
-        self._target.rollback(self._caches, rows - len(committed))
+        self._undo.rollback(rows - len(committed))
         self.rows += len(committed)
         self._pending = self._tap.features()[:, : len(committed)]
         return committed

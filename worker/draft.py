@@ -1,4 +1,4 @@
-"""The DFlash draft network, version 1 (arXiv 2602.06036).
+"""The DFlash draft network (arXiv 2602.06036); what only version 2 has is in ``dflash2.py``.
 
 A few pre-norm decoder layers that attend from a block of mask tokens to *context features* of the
 target and to the block itself. Embedding and LM head are the target's and are not held here.
@@ -7,6 +7,7 @@ target and to the block itself. Embedding and LM head are the target's and are n
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,26 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache
 from mlx_lm.models.rope_utils import initialize_rope
+from mlx_lm.utils import dequantize_model
 
 from ..protocol.errors import DflashError, ErrorCode
 from .checkpoint import DraftConfig
+from .dflash2 import BlockConvolution, CandidateSelector
 from .fields import shown
 
 log = logging.getLogger(__name__)
 
 IGNORED_TENSORS = ("embed_tokens.weight", "lm_head.weight")
 """Early uploads carry copies of the target's own; the target's are used."""
+
+
+OTHER_NAMES = {
+    "encoder.fc.": "fc.",
+    "encoder.output_norm_enc.": "hidden_norm.",
+    "candidate_selector.predecessor_codebook.weight": "candidate_selector.predecessor_codebook",
+    "candidate_selector.successor_codebook.weight": "candidate_selector.successor_codebook",
+}
+"""Beginnings of names in assistants and in some conversions, and what they stand for."""
 
 
 class DraftAttention(nn.Module):
@@ -115,10 +127,31 @@ class DraftLayer(nn.Module):
         self.mlp = DraftMLP(config.hidden_size, config.intermediate_size)
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.attention_conv = _convolution(config)
+        self.mlp_conv = _convolution(config)
 
     def __call__(self, x: mx.array, context: mx.array | None, cache: KVCache) -> mx.array:
-        x = x + self.self_attn(self.input_layernorm(x), context, cache)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        def attend(rows: mx.array) -> mx.array:
+            return self.self_attn(rows, context, cache)
+
+        x = x + _convolved(self.attention_conv, self.input_layernorm(x), attend)
+        return x + _convolved(self.mlp_conv, self.post_attention_layernorm(x), self.mlp)
+
+
+def _convolution(config: DraftConfig) -> BlockConvolution | None:
+    if not config.conv_kernel_size:
+        return None
+    return BlockConvolution(config.hidden_size, config.conv_kernel_size, config.conv_group_size)
+
+
+def _convolved(
+    conv: BlockConvolution | None, normed: mx.array, sublayer: Callable[[mx.array], mx.array]
+) -> mx.array:
+    """A sub-layer with the convolution before and behind it, if there is one."""
+    if conv is None:
+        return sublayer(normed)
+    kernels = conv.kernels(normed)
+    return conv(sublayer(conv(normed, kernels, 0)), kernels, 1)
 
 
 class DraftModel(nn.Module):
@@ -131,6 +164,11 @@ class DraftModel(nn.Module):
         self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.layers = [DraftLayer(config, i) for i in range(config.num_hidden_layers)]
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.candidate_selector: CandidateSelector | None = None
+        if config.selector_rank:
+            self.candidate_selector = CandidateSelector(
+                config.hidden_size, config.vocab_size, config.selector_rank, config.selector_top_k
+            )
 
     def make_caches(self) -> list[KVCache]:
         """One empty context cache per layer."""
@@ -190,13 +228,53 @@ def load_draft(folder: Path, config: DraftConfig, dtype: mx.Dtype | None) -> Dra
             folder,
             ",".join(ignored),
         )
+    weights = _renamed(weights, folder)
     model = _empty_model(config, folder)
+    _quantise(model, config, weights)
     _check_tensors(dict(tree_flatten(model.parameters())), weights, folder)
-    if dtype is not None:
-        weights = {name: array.astype(dtype) for name, array in weights.items()}
     model.load_weights(list(weights.items()))
+    if dtype is not None:
+        # Scales first: dequantising in their float16 would round every weight once more.
+        model.set_dtype(mx.float32)
+        dequantize_model(model)
+        model.set_dtype(dtype)
     model.eval()
     return model
+
+
+def _renamed(weights: dict[str, mx.array], folder: Path) -> dict[str, mx.array]:
+    """Tensors under the names this module uses; see :data:`OTHER_NAMES`."""
+    renamed: dict[str, mx.array] = {}
+    for name, array in weights.items():
+        other = name
+        for theirs, ours in OTHER_NAMES.items():
+            if name.startswith(theirs):
+                other = ours + name.removeprefix(theirs)
+        if other in renamed or (other != name and other in weights):
+            raise DflashError(
+                ErrorCode.load_failed, f"draft {folder}: tensor {other} is there under two names"
+            )
+        renamed[other] = array
+    return renamed
+
+
+def _quantise(model: DraftModel, config: DraftConfig, weights: dict[str, mx.array]) -> None:
+    """Give ``model`` quantised layers where ``weights`` has packed ones."""
+    if config.quantization is None:
+        return
+    default = {
+        key: config.quantization[key]
+        for key in ("group_size", "bits", "mode")
+        if key in config.quantization
+    }
+
+    def settings(path: str, _: nn.Module) -> bool | dict[str, Any]:
+        if f"{path}.scales" not in weights:
+            return False
+        own: Any = (config.quantization or {}).get(path)
+        return own if isinstance(own, dict) else default
+
+    nn.quantize(model, default["group_size"], default["bits"], class_predicate=settings)
 
 
 def _empty_model(config: DraftConfig, folder: Path) -> DraftModel:

@@ -52,6 +52,11 @@ class Drafter:
             embedded = embedded * config.input_embedding_scale
         hidden = self.draft(embedded, features, caches)[:, 1:]
         logits = self.draft.scaled_logits(self._logits(hidden))[0]
+        selector = self.draft.candidate_selector
+        if selector is not None:
+            places = selector.shortlist(logits)
+            unary = mx.take_along_axis(logits, places, axis=-1)
+            return selector.walk(anchor, hidden[0], self._token_ids(places), unary, sampler)
         if sampler.greedy:
             return Proposal(self._token_ids(mx.argmax(logits, axis=-1)))
         log_q = sampler.log_weights(logits)

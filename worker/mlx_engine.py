@@ -6,6 +6,7 @@ Imports mlx: only for processes that prepared the BLAS.
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import final
 
@@ -57,7 +58,10 @@ class MlxModel:
             self.cache.manager.clear()
 
     def close(self) -> None:
-        """Retire its cache; what waits for the disk is written, within a limit."""
+        """Give up its hooks and retire its cache; what waits for the disk is written, within a
+        limit.
+        """
+        self.model.close()
         if self.cache.manager is None:
             return
         try:
@@ -76,9 +80,12 @@ class MlxEngine:
     def load(self, name: str, body: LoadBody, progress: Progress) -> MlxModel:
         """Load a model whole, or raise and keep nothing of it."""
         model = load_model(name, body, progress)
-        layers = model.target.make_caches()
-        layers += model.drafter.draft.make_caches() if model.drafter else []
-        cache = open_cache(self.caches, model.identity, model.fingerprint, body.cache, layers)
+        with ExitStack() as on_failure:
+            on_failure.callback(model.close)
+            layers = model.target.make_caches()
+            layers += model.drafter.draft.make_caches() if model.drafter else []
+            cache = open_cache(self.caches, model.identity, model.fingerprint, body.cache, layers)
+            on_failure.pop_all()
         return MlxModel(model, cache, self.caches)
 
     def held_bytes(self) -> int:

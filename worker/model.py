@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,10 +28,11 @@ from .digest import MEMO, Report, combined_digest, folder_digest
 from .draft import load_draft
 from .drafting import Drafter
 from .features import FeatureTap
+from .guard import GUARD, HookGuard, Lease
 from .sampling import Sampler
 from .sources import resolve
 from .targets import adapt, supported_families, why_no_drafts
-from .targets.target import Target
+from .targets.target import BACKEND, Target
 
 log = logging.getLogger(__name__)
 
@@ -62,24 +63,38 @@ class Model:
     defaults: LoadBody
     target: Target
     drafter: Drafter | None
+    lease: Lease | None
+    """Its claims on the classes whose instances it hooks; None: it hooks nothing."""
     identity: CacheIdentity
     fingerprint: Fingerprint
 
     def decoder(self, engine: Literal["dflash", "plain"], sampler: Sampler) -> Decoder:
-        """A fresh decoder for one request."""
-        if engine == "plain" or self.drafter is None:
+        """A fresh decoder for one request.
+
+        Raises:
+            DFlashHookConflict: other code changed what this model hooks.
+        """
+        if engine == "plain" or self.drafter is None or self.lease is None:
             return PlainDecoder(self.target, sampler)
+        self.lease.check()
         tap = FeatureTap(self.target.layers, self.drafter.draft.config.target_layer_ids)
         return BlockDecoder(self.target, self.drafter, tap, sampler, self.block_tokens)
 
+    def close(self) -> None:
+        """Give up its claims; it decodes no more blocks."""
+        if self.lease is not None:
+            self.lease.release()
 
-def load_model(name: str, body: LoadBody, report: Report) -> Model:
-    """Load what ``body`` names. Nothing outside the returned value is changed.
+
+def load_model(name: str, body: LoadBody, report: Report, guard: HookGuard = GUARD) -> Model:
+    """Load what ``body`` names. Claims on hooked classes apart, which ``close`` of the model gives
+    up, nothing outside the returned value is changed; after a failure no claim is left.
 
     Raises:
-        DflashError: not_found, unsupported, load_failed or out_of_memory, in one sentence.
+        DflashError: not_found, unsupported, load_failed, hook_conflict or out_of_memory, in one
+            sentence.
     """
-    with _typed_errors(name):
+    with _typed_errors(name), ExitStack() as on_failure:
         target_folder = resolve(body.target, report, "target")
         draft_folder, why_plain = None, _why_plain(body)
         if body.draft and not why_plain:
@@ -91,9 +106,12 @@ def load_model(name: str, body: LoadBody, report: Report) -> Model:
         module, config = load_mlx_model(target_folder, lazy=True)
         dtype = _compute_dtype(module, body)
         target = adapt(module, config)
-        drafter = None
+        drafter, lease = None, None
         if draft_folder and shape:
-            _check_target(target, config, shape, body)
+            found = _check_target(target, config, shape, body)
+            shape = replace(shape, vocab_size=found.vocab_size)
+            lease = guard.claim(BACKEND, name, _hooked(target, shape))
+            on_failure.callback(lease.release)
             draft = load_draft(draft_folder, shape, dtype)
             drafter = Drafter(target, draft, _proposed_tokens(draft_folder, shape.vocab_size))
         modules = [module, *([drafter.draft] if drafter else [])]
@@ -119,11 +137,18 @@ def load_model(name: str, body: LoadBody, report: Report) -> Model:
             defaults=body,
             target=target,
             drafter=drafter,
+            lease=lease,
             identity=CacheIdentity(name=name, target_digest=digests[0], draft_digest=digests[1]),
             fingerprint=fingerprint_of(origin, tokenizer, body.prefill_chunk_tokens),
         )
         _warm_up(model, report)
+        on_failure.pop_all()
     return model
+
+
+def _hooked(target: Target, shape: DraftConfig) -> list[nn.Module]:
+    """The instances that decoding in blocks hooks: tapped layers, and what undoing needs."""
+    return [target.layers[i] for i in shape.target_layer_ids] + target.hooked
 
 
 def _digests(target: Path, draft: Path | None, report: Report) -> tuple[str, str | None]:
@@ -195,14 +220,16 @@ def _float32_bytes(module: nn.Module) -> int:
 
 def _check_target(
     target: Target, config: dict[str, Any], shape: DraftConfig, body: LoadBody
-) -> None:
+) -> TargetShape:
     if not target.supports_drafts:
         raise DflashError(
             ErrorCode.unsupported,
             f"target {body.target} is {why_no_drafts(config)}; "
-            f"supported are full-attention models of the families {supported_families()}",
+            f"supported are models of the families {supported_families()}",
         )
-    check_pair(shape, _target_shape(body, target), str(body.draft))
+    found = _target_shape(body, target)
+    check_pair(shape, found, str(body.draft))
+    return found
 
 
 def _proposed_tokens(folder: Path, vocab_size: int) -> mx.array | None:

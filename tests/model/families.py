@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,16 @@ class Family:
     seed: int = 0
     """One whose greedy text is varied and free of near ties."""
 
+    nested: bool = False
+    """Whether the text model's fields stand under ``text_config``."""
+
     @property
     def config(self) -> dict[str, Any]:
-        return COMMON | {"model_type": self.model_type} | self.extra
+        fields = COMMON | {"model_type": self.model_type} | self.extra
+        if not self.nested:
+            return fields
+        outer = {"model_type": self.model_type, "vocab_size": VOCAB_TOKENS, "text_config": fields}
+        return outer | {"eos_token_id": EOS_TOKEN_ID}
 
 
 MEMBERS = {
@@ -97,14 +104,153 @@ VARIANTS = {
 }
 """Members that differ in what the adapter looks at: head, embedding, storage, windows."""
 
-SLIDING = Family(
-    model_type="llama",
-    extra={"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8},
-)
-"""A member whose mlx-lm model has a rotating cache: it cannot be rolled back by trimming."""
+WINDOW_TOKENS = 8
+"""Shorter than two blocks: windows wrap all the time."""
+SLIDING_LAYERS = {
+    "layer_types": ["sliding_attention", "full_attention"],
+    "sliding_window": WINDOW_TOKENS,
+}
+GEMMA4: dict[str, Any] = SLIDING_LAYERS | {
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "num_kv_shared_layers": 2,
+    "global_head_dim": 16,
+    "hidden_size_per_layer_input": 6,
+    "vocab_size_per_layer_input": VOCAB_TOKENS,
+    "final_logit_softcapping": 30.0,
+    "tie_word_embeddings": False,
+}
+GATED_DELTA: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 8,
+    "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 2,
+}
+SHORT_CONV: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "norm_eps": 1e-5,
+    "conv_bias": False,
+    "conv_L_cache": 3,
+    "layer_types": ["conv", "full_attention", "conv", "conv"],
+}
+LATENT: dict[str, Any] = {
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 1,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_layer_freq": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.5,
+    "kv_lora_rank": 12,
+    "q_lora_rank": 20,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "num_key_value_heads": 4,
+}
+
+HYBRIDS = {
+    "llama with windows": Family(model_type="llama", extra=SLIDING_LAYERS),
+    "ministral3": Family(
+        model_type="ministral3",
+        extra=SLIDING_LAYERS
+        | {
+            "rope_parameters": {
+                "rope_theta": 1e4,
+                "llama_4_scaling_beta": 0.1,
+                "original_max_position_embeddings": 128,
+            }
+        },
+    ),
+    "olmo3": Family(model_type="olmo3", extra=SLIDING_LAYERS),
+    "gpt_oss": Family(
+        model_type="gpt_oss",
+        extra=SLIDING_LAYERS
+        | {"num_local_experts": 4, "num_experts_per_tok": 2, "rope_scaling": None},
+    ),
+    "gemma3_text": Family(
+        model_type="gemma3_text",
+        extra={
+            "sliding_window": WINDOW_TOKENS,
+            "sliding_window_pattern": 2,
+            "query_pre_attn_scalar": 8,
+        },
+    ),
+    "gemma3": Family(
+        model_type="gemma3",
+        nested=True,
+        extra={
+            "sliding_window": WINDOW_TOKENS,
+            "sliding_window_pattern": 2,
+            "query_pre_attn_scalar": 8,
+        },
+    ),
+    "gemma4_text": Family(model_type="gemma4_text", extra=GEMMA4),
+    "gemma4": Family(model_type="gemma4", nested=True, extra=GEMMA4),
+    "gemma4_unified": Family(
+        model_type="gemma4_unified",
+        module="gemma4",
+        nested=True,
+        extra=GEMMA4
+        | {
+            "num_kv_shared_layers": 0,
+            "hidden_size_per_layer_input": 0,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "enable_moe_block": True,
+            "num_experts": 4,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 24,
+        },
+    ),
+    "muse_glimmer": Family(model_type="muse_glimmer", extra=SLIDING_LAYERS),
+    "qwen3_next": Family(
+        model_type="qwen3_next",
+        extra=GATED_DELTA
+        | EXPERTS
+        | {
+            "decoder_sparse_step": 1,
+            "shared_expert_intermediate_size": 40,
+            "mlp_only_layers": [0],
+            "partial_rotary_factor": 0.5,
+        },
+    ),
+    "qwen3_5": Family(model_type="qwen3_5", nested=True, extra=GATED_DELTA),
+    "qwen3_5_moe": Family(
+        model_type="qwen3_5_moe",
+        nested=True,
+        extra=GATED_DELTA | EXPERTS | {"shared_expert_intermediate_size": 40},
+    ),
+    "lfm2": Family(
+        model_type="lfm2",
+        extra=SHORT_CONV
+        | {
+            "block_dim": SHAPE.hidden,
+            "block_ff_dim": 48,
+            "block_multiple_of": 8,
+            "block_ffn_dim_multiplier": 1.0,
+            "block_auto_adjust_ff_dim": True,
+        },
+    ),
+    "lfm2_moe": Family(
+        model_type="lfm2_moe",
+        extra=SHORT_CONV
+        | EXPERTS
+        | {"num_dense_layers": 1, "norm_topk_prob": True, "use_expert_bias": True},
+    ),
+    "deepseek_v3": Family(model_type="deepseek_v3", extra=LATENT),
+    "kimi_k2": Family(model_type="kimi_k2", module="deepseek_v3", extra=LATENT),
+    "kimi_k25": Family(model_type="kimi_k25", nested=True, extra=LATENT | {"q_lora_rank": None}),
+}
+"""Members whose caches, embedding or head need more than plain attention does."""
 
 STOCK = {
-    "sliding": SLIDING,
     "mamba": Family(
         model_type="mamba",
         extra={
@@ -148,9 +294,10 @@ def make_member(folder: Path, family: Family) -> Path:
     return folder
 
 
-def make_members_draft(folder: Path) -> Path:
-    """Write a draft that fits every member."""
-    return make_draft(folder, SHAPE, layers=1, block_tokens=6, target_layer_ids=LAYER_IDS)
+def make_members_draft(folder: Path, family: Family) -> Path:
+    """Write a draft that fits a member."""
+    shape = replace(SHAPE, layers=family.extra.get("num_hidden_layers", SHAPE.layers))
+    return make_draft(folder, shape, layers=1, block_tokens=6, target_layer_ids=LAYER_IDS)
 
 
 def _parameters(model: nn.Module) -> list[tuple[str, mx.array]]:

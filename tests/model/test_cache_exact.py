@@ -16,7 +16,7 @@ from dflashd.worker.generation import Generation
 from dflashd.worker.mlx_engine import MlxEngine, MlxModel
 
 from ..tiny import make_draft, make_target
-from .families import STOCK, make_member
+from .families import HYBRIDS, STOCK, make_member
 
 CHUNK = 32
 PROMPT = tuple((37 * n) % 290 + 5 for n in range(150))
@@ -235,10 +235,10 @@ def test_stop_inside_a_block_publishes_nothing_behind_it(folder: Path) -> None:
     assert list(candidate.tokens) == whole[: len(candidate.tokens)]
 
 
-@pytest.mark.parametrize("kind", ["sliding", "mamba"])
+@pytest.mark.parametrize("kind", ["llama with windows", "mamba", "gemma4", "qwen3_5", "lfm2"])
 def test_state_that_cannot_be_cut_hits_at_its_boundaries(tmp_path: Path, kind: str) -> None:
     """Rotating and recurrent models resume near the end of a changed prompt, and exactly."""
-    make_member(tmp_path / "t", STOCK[kind])
+    make_member(tmp_path / "t", (STOCK | HYBRIDS)[kind])
     model = load(tmp_path, draft=False)
     assert not model.cache.cuttable
     stops = {"cache": OpenCache(manager=None, cuttable=False)}

@@ -14,7 +14,7 @@ from dflashd.worker.generation import Generation
 from dflashd.worker.mlx_engine import MlxEngine, MlxModel
 
 from ..tiny import make_draft, make_target
-from .families import STOCK, make_member
+from .families import HYBRIDS, make_member
 
 OFF = OpenCache(manager=None, cuttable=True)
 SHARED = tuple((11 * n) % 280 + 5 for n in range(80))
@@ -27,7 +27,7 @@ class House:
         make_target(folder / "a")
         make_draft(folder / "d")
         make_target(folder / "b", seed=5)
-        make_member(folder / "c", STOCK["sliding"])
+        make_member(folder / "c", HYBRIDS["llama with windows"])
         self.folder = folder
         self.engine = MlxEngine()
         self.models = {

@@ -58,7 +58,7 @@ def load(folder: Path, *, draft: bool, **fields: Any) -> Model:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pair")
     make_member(folder / "target", MEMBERS["llama"])
-    make_members_draft(folder / "draft")
+    make_members_draft(folder / "draft", MEMBERS["llama"])
     return folder
 
 

@@ -14,16 +14,16 @@ import pytest
 
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import LoadBody, Sampling
+from dflashd.worker.features import FeatureTap
 from dflashd.worker.model import Model, load_model
 from dflashd.worker.sampling import Sampler
-from dflashd.worker.targets import supported_families
-from dflashd.worker.targets.attention import FAMILIES
+from dflashd.worker.targets import FAMILIES, supported_families
 
 from .block_run import BlockRun, ScriptedDrafter, block_run, plain_tokens
 from .families import (
+    HYBRIDS,
     LAYER_IDS,
     MEMBERS,
-    SLIDING,
     STOCK,
     VARIANTS,
     Family,
@@ -31,6 +31,7 @@ from .families import (
     make_members_draft,
 )
 
+ALL = MEMBERS | VARIANTS | HYBRIDS
 CHUNK_TOKENS = 8
 BLOCK_TOKENS = 6
 TOKENS = 200
@@ -72,17 +73,17 @@ class Member:
         return block_run(self.model, self.truth, 1, TOKENS)
 
 
-@pytest.fixture(scope="module", params=[*MEMBERS, *VARIANTS])
+@pytest.fixture(scope="module", params=list(ALL))
 def member(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Member:
     name = str(request.param)
     folder = tmp_path_factory.mktemp("member")
-    draft = make_members_draft(folder / "draft")
-    return Member(name, load(folder / "target", (MEMBERS | VARIANTS)[name], draft))
+    draft = make_members_draft(folder / "draft", ALL[name])
+    return Member(name, load(folder / "target", ALL[name], draft))
 
 
 def test_every_family_is_tried() -> None:
     """The list of supported families is the list these tests run."""
-    assert set(MEMBERS) == FAMILIES
+    assert {family.model_type for family in (MEMBERS | HYBRIDS).values()} == FAMILIES
     assert all(family.model_type == name for name, family in MEMBERS.items())
 
 
@@ -109,6 +110,18 @@ def test_blocks_decode_what_steps_decode(member: Member) -> None:
 def test_features_are_those_of_committed_tokens(member: Member) -> None:
     """The draft is given each committed position's layer outputs, once and in order."""
     model, features = member.model, member.run.features
+    assert len(features) > TOKENS - BLOCK_TOKENS
+    tap = FeatureTap(model.target.layers, LAYER_IDS)
+    with tap.armed():
+        logits_from_scratch(model, member.truth[: len(features)])
+    np.testing.assert_allclose(features, np.array(tap.features()[0]), rtol=2e-3, atol=2e-3)
+
+
+def test_features_are_layer_outputs(member: Member) -> None:
+    """What a tap records in one pass is what the layers give when they are called one by one."""
+    if member.name in HYBRIDS:
+        return  # their layers cannot be called so; the taps are the same
+    model, features = member.model, member.run.features
     trunk: Any = model.target._model.model  # pyright: ignore[reportAttributeAccessIssue]
     hidden = trunk.embed_tokens(mx.array([member.truth[: len(features)]]))
     windows = "windows" in member.name
@@ -120,7 +133,6 @@ def test_features_are_those_of_committed_tokens(member: Member) -> None:
         hidden = layer(hidden, seen, None)
         outputs.append(np.array(hidden[0]))
     expected = np.concatenate([outputs[i] for i in LAYER_IDS], axis=-1)
-    assert len(features) > TOKENS - BLOCK_TOKENS
     np.testing.assert_allclose(features, expected, rtol=2e-3, atol=2e-3)
 
 
@@ -152,6 +164,31 @@ def test_single_steps_between_blocks(member: Member) -> None:
     np.testing.assert_allclose(given, member.run.features[: len(given)], rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.parametrize("prompt_tokens", [3, CHUNK_TOKENS, 2 * CHUNK_TOKENS + 5])
+def test_blocks_go_on_behind_a_restored_state(member: Member, prompt_tokens: int) -> None:
+    """State captured between any two cycles and restored serves further blocks and rollbacks."""
+    truth = member.truth
+    drafter = ScriptedDrafter(member.model, truth, seed=prompt_tokens)
+    scripted = dataclasses.replace(member.model, drafter=drafter)
+
+    def decoder() -> Any:
+        return scripted.decoder("dflash", Sampler(Sampling(), Sampling()))
+
+    live = decoder()
+    for start in range(0, prompt_tokens - CHUNK_TOKENS, CHUNK_TOKENS):
+        live.prefill(truth[start : start + CHUNK_TOKENS])
+    tokens = truth[:prompt_tokens]
+    tokens.append(live.first(truth[live.rows : prompt_tokens]))
+    for limit in (6, 6, 1, 6, 6, 6, 6, 1, 1, 6, 6, 6):
+        tokens += live.cycle(tokens[-1], limit)
+        target, draft = live.capture(live.rows)
+        restored = decoder()
+        restored.restore(target, draft, live.rows)
+        live = restored
+    assert tokens == truth[: len(tokens)]
+    assert live.rows == len(tokens) - 1
+
+
 @pytest.mark.parametrize("name", STOCK)
 def test_other_models_decode_plainly(name: str, tmp_path: Path) -> None:
     """A model with other caches decodes plainly, over chunk borders, as one pass says."""
@@ -168,9 +205,7 @@ def test_other_models_are_refused_a_draft(name: str, tmp_path: Path) -> None:
     """A draft for a model that cannot be rolled back is refused, with what is supported."""
     family = STOCK[name]
     with pytest.raises(DflashError) as caught:
-        load(tmp_path / "target", family, make_members_draft(tmp_path / "draft"))
+        load(tmp_path / "target", family, make_members_draft(tmp_path / "draft", family))
     assert caught.value.code == ErrorCode.unsupported
     assert family.model_type in caught.value.message
     assert supported_families() in caught.value.message
-    if family is SLIDING:
-        assert "sliding" in caught.value.message

@@ -45,6 +45,20 @@ def random_weights(config: DraftConfig, seed: int) -> Weights:
             f"{at}.mlp.up_proj.weight": matrix(inner, hidden),
             f"{at}.mlp.down_proj.weight": matrix(hidden, inner),
         }
+        if config.conv_kernel_size:
+            taps, groups = config.conv_kernel_size, hidden // config.conv_group_size
+            for name in ("attention_conv", "mlp_conv"):
+                weights |= {
+                    f"{at}.{name}.base_kernel": random.normal(0, 0.7, (2, taps, hidden)),
+                    f"{at}.{name}.kernel_projection.weight": matrix(2 * taps * groups, hidden),
+                }
+    if config.selector_rank:
+        rank = config.selector_rank
+        weights |= {
+            "candidate_selector.hidden_projection.weight": matrix(rank, hidden),
+            "candidate_selector.predecessor_codebook": matrix(config.vocab_size, rank),
+            "candidate_selector.successor_codebook": matrix(config.vocab_size, rank),
+        }
     return weights
 
 
@@ -55,12 +69,48 @@ def draft_rows(config: DraftConfig, weights: Weights, block: Array, features: Ar
     for layer in range(config.num_hidden_layers):
         own = _under(weights, f"layers.{layer}.")
         normed = _rms(x, own["input_layernorm.weight"], config)
-        x = x + _attend(config, layer, _under(own, "self_attn."), normed, context)
+        rows = _convolve(config, _under(own, "attention_conv."), normed, normed, 0)
+        rows = _attend(config, layer, _under(own, "self_attn."), rows, context)
+        x = x + _convolve(config, _under(own, "attention_conv."), normed, rows, 1)
         normed = _rms(x, own["post_attention_layernorm.weight"], config)
-        gate = normed @ own["mlp.gate_proj.weight"].T
-        up = normed @ own["mlp.up_proj.weight"].T
-        x = x + (gate / (1 + np.exp(-gate)) * up) @ own["mlp.down_proj.weight"].T
+        rows = _convolve(config, _under(own, "mlp_conv."), normed, normed, 0)
+        gate = rows @ own["mlp.gate_proj.weight"].T
+        up = rows @ own["mlp.up_proj.weight"].T
+        rows = (gate / (1 + np.exp(-gate)) * up) @ own["mlp.down_proj.weight"].T
+        x = x + _convolve(config, _under(own, "mlp_conv."), normed, rows, 1)
     return _rms(x, weights["norm.weight"], config)
+
+
+def select(
+    config: DraftConfig, weights: Weights, anchor: int, hidden: Array, logits: Array
+) -> list[int]:
+    """The greedy walk from ``anchor`` over normed rows [n, H] and their logits [n, V]."""
+    own = _under(weights, "candidate_selector.")
+    path = [anchor]
+    for row, unary in zip(hidden, logits, strict=True):
+        best = np.argsort(-unary)[: config.selector_top_k]
+        link = own["predecessor_codebook"][path[-1]] * (own["hidden_projection.weight"] @ row)
+        scores = [unary[token] + link @ own["successor_codebook"][token] for token in best]
+        path.append(int(best[int(np.argmax(scores))]))
+    return path[1:]
+
+
+def _convolve(
+    config: DraftConfig, weights: Weights, normed: Array, rows: Array, side: int
+) -> Array:
+    """Each channel of each row: the taps of its own row's kernel on that row and those before."""
+    if not config.conv_kernel_size:
+        return rows
+    taps, group = config.conv_kernel_size, config.conv_group_size
+    output = np.zeros_like(rows)
+    for at in range(len(rows)):
+        dynamic = (weights["kernel_projection.weight"] @ normed[at]).reshape(2, taps, -1)
+        for tap in range(min(taps, at + 1)):
+            for channel in range(rows.shape[1]):
+                kernel = weights["base_kernel"][side, tap, channel]
+                kernel += dynamic[side, tap, channel // group]
+                output[at, channel] += kernel * rows[at - tap, channel]
+    return output
 
 
 def _attend(

@@ -68,6 +68,34 @@ NESTED: dict[str, Any] = {
         "target_layer_ids": [1, 10, 19, 28, 37],
     },
 }
+VERSION_2: dict[str, Any] = {
+    "architectures": ["DFlash2DraftModel"],
+    "model_type": "qwen3",
+    "hidden_size": 6656,
+    "intermediate_size": 19968,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "num_hidden_layers": 5,
+    "num_target_layers": 52,
+    "vocab_size": 202048,
+    "is_causal": False,
+    "layer_types": ["sliding_attention"] * 5,
+    "sliding_window": 2048,
+    "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"},
+    "dflash_config": {
+        "block_size": 16,
+        "mask_token_id": 201818,
+        "target_layer_ids": [1, 13, 25, 37, 49],
+        "conv_group_size": 64,
+        "conv_kernel_size": 2,
+        "selector_rank": 256,
+        "selector_top_k": 16,
+        "output_multiplier": 0.196,
+        "final_logit_softcapping": 20.0,
+        "input_embedding_scale": 1.0,
+    },
+}
 SHAPES = {"flat": FLAT, "sliding": SLIDING, "nested": NESTED}
 TARGET = TargetShape(name="qwen3-4b", hidden_size=2560, vocab_size=151936, num_layers=36)
 
@@ -244,15 +272,12 @@ def test_default_layer_ids(
 @pytest.mark.parametrize(
     ("config", "names"),
     [
-        (changed(FLAT, architectures=["DFlash2DraftModel"]), "DFlash2"),
-        ({"architectures": ["MuseGlimmerAssistantModel"], "hidden_size": 8}, "assistant"),
         (changed(FLAT, architectures=["DFlashLagunaForCausalLM"]), "Laguna"),
         (changed(FLAT, architectures=["DSparkDraftModel"]), "DSpark"),
         (changed(FLAT, architectures=["Lfm2DSparkDraftModel"]), "DSpark"),
         (changed(FLAT, architectures=["DominoDraftModel"]), "Domino"),
         (changed(FLAT, use_swa=True), "ModelOpt"),
         (changed(FLAT, use_swa=False), "ModelOpt"),
-        (changed(FLAT, quantization={"bits": 4, "group_size": 64}), "quantised"),
         (changed(FLAT, quantization_config={"quant_method": "fp8"}), "quantised"),
     ],
 )
@@ -263,6 +288,53 @@ def test_other_kinds_are_refused_by_name(config: dict[str, Any], names: str) -> 
     assert names in error.message
     assert "supported are" in error.message
     assert is_draft(config)
+
+
+def test_version_2() -> None:
+    """A DFlash2 checkpoint tells its convolutions and its selector, and lacks neither."""
+    draft = draft_config(VERSION_2, "here")
+    assert (draft.conv_kernel_size, draft.conv_group_size) == (2, 64)
+    assert (draft.selector_rank, draft.selector_top_k) == (256, 16)
+    assert draft.block_tokens == 16
+    assert draft.rope_theta == 5e5
+    assert (draft.output_multiplier, draft.final_logit_softcapping) == (0.196, 20.0)
+    assert not any(draft.causal_in_block(layer) for layer in range(5))
+    for key in ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"):
+        nested = {k: v for k, v in VERSION_2["dflash_config"].items() if k != key}
+        error = refusal(VERSION_2 | {"dflash_config": nested})
+        assert error.code == ErrorCode.load_failed
+        assert f"lacks '{key}'" in error.message
+    assert (
+        "conv_group_size"
+        in refusal(changed(VERSION_2, dflash_config={"conv_group_size": 7})).message
+    )
+
+
+def test_an_assistant_has_its_fields_at_the_top() -> None:
+    """An assistant leaves vocabulary and depth to its target and is never causal."""
+    nested = VERSION_2["dflash_config"] | {"block_size": 12}
+    config = without(VERSION_2, "vocab_size") | nested
+    config |= {"architectures": ["MuseGlimmerAssistantModel"], "is_causal": True}
+    del config["dflash_config"], config["num_target_layers"]
+    draft = draft_config(config, "here")
+    assert is_draft(config)
+    assert (draft.vocab_size, draft.num_target_layers, draft.block_tokens) == (0, 0, 12)
+    assert draft.target_layer_ids == (1, 13, 25, 37, 49)
+    assert not any(draft.causal_in_block(layer) for layer in range(5))
+    shape = TargetShape(name="t", hidden_size=6656, vocab_size=202048, num_layers=52)
+    check_pair(draft, shape, "here")
+    with pytest.raises(DflashError, match="mask_token_id"):
+        check_pair(draft, dataclasses.replace(shape, vocab_size=1000), "here")
+    with pytest.raises(DflashError, match="reads layer 49"):
+        check_pair(draft, dataclasses.replace(shape, num_layers=40), "here")
+
+
+def test_quantisation_as_mlx_lm_writes_it() -> None:
+    """Group size and bits are read, with exceptions by path; both must be there."""
+    settings = {"bits": 4, "group_size": 64, "fc": {"bits": 8, "group_size": 32}}
+    config = changed(FLAT, quantization=settings, quantization_config=settings)
+    assert draft_config(config, "here").quantization == settings
+    assert "bits" in refusal(changed(FLAT, quantization={"group_size": 64})).message
 
 
 def test_an_empty_quantization_is_none() -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
+from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache
 from numpy.typing import NDArray
 from safetensors.numpy import (  # pyright: ignore[reportMissingTypeStubs]
@@ -50,7 +52,17 @@ SLIDING = dataclasses.replace(FULL, layer_types=("sliding_attention",) * 2, slid
 MIXED = dataclasses.replace(
     FULL, layer_types=("sliding_attention", "full_attention"), sliding_window=4
 )
+VERSION_2 = dataclasses.replace(
+    SLIDING,
+    is_causal=False,
+    conv_kernel_size=2,
+    conv_group_size=4,
+    selector_rank=6,
+    selector_top_k=4,
+)
 CONFIGS = {
+    "version 2": VERSION_2,
+    "three taps": dataclasses.replace(VERSION_2, conv_kernel_size=3, conv_group_size=24),
     "full": FULL,
     "sliding": SLIDING,
     "mixed": MIXED,
@@ -222,6 +234,76 @@ def test_loads_its_tensors(tmp_path: Path) -> None:
     query = np.array(model.layers[1].self_attn.q_proj.weight)
     np.testing.assert_array_equal(query, arrays["layers.1.self_attn.q_proj.weight"])
     assert load(folder, mx.bfloat16).fc.weight.dtype == mx.bfloat16
+
+
+def version_2_folder(folder: Path) -> tuple[Path, DraftConfig, Weights]:
+    """A folder with the tensors of ``VERSION_2``."""
+    weights = random_weights(VERSION_2, 3)
+    arrays = {name: array.astype(np.float32) for name, array in weights.items()}
+    save_file(arrays, folder / "model.safetensors")
+    return folder, VERSION_2, weights
+
+
+def test_loads_version_2_and_its_other_names(tmp_path: Path) -> None:
+    """Convolutions, selector and the names of assistants load; a tensor named twice is refused."""
+    folder, config, weights = version_2_folder(tmp_path)
+    rows, features = rows_and_features(config, 9, 5)
+    expected = draft_rows(config, weights, rows, features)
+    model = load_draft(folder, config, None)
+    same(run(model, rows, features, model.make_caches()), expected)
+    arrays = tensors_of(folder)
+    renamed = dict(arrays)
+    renamed["encoder.fc.weight"] = renamed.pop("fc.weight")
+    renamed["encoder.output_norm_enc.weight"] = renamed.pop("hidden_norm.weight")
+    for side in ("predecessor", "successor"):
+        bare = f"candidate_selector.{side}_codebook"
+        renamed[f"{bare}.weight"] = renamed.pop(bare)
+    save_file(renamed, folder / "model.safetensors")
+    model = load_draft(folder, config, None)
+    same(run(model, rows, features, model.make_caches()), expected)
+    for twice in ("fc.weight", "candidate_selector.successor_codebook"):
+        save_file(renamed | {twice: arrays[twice]}, folder / "model.safetensors")
+        with pytest.raises(DflashError, match=f"{twice} is there under two names"):
+            load_draft(folder, config, None)
+
+
+@pytest.mark.parametrize("dtype", [None, mx.float32])
+def test_loads_a_quantised_draft(tmp_path: Path, dtype: mx.Dtype | None) -> None:
+    """Packed weights stay packed, or become dense where that computes faster: the same rows."""
+    config = dataclasses.replace(FULL, hidden_size=32, head_dim=32, intermediate_size=64)
+    model, _ = network(config)
+    rows, features = rows_and_features(config, 9, 5)
+    nn.quantize(model, 32, 8, class_predicate=_quantisable)
+    mx.save_safetensors(
+        str(tmp_path / "model.safetensors"),
+        dict(tree_flatten(model.parameters())),  # pyright: ignore[reportArgumentType]
+    )
+    expected = run(model, rows, features, model.make_caches())
+    quantised = dataclasses.replace(
+        config,
+        quantization={"group_size": 64, "bits": 4, "fc": {"group_size": 32, "bits": 8}}
+        | {
+            f"layers.{layer}.{name}": {"group_size": 32, "bits": 8}
+            for layer in range(2)
+            for name in (
+                *(f"self_attn.{part}_proj" for part in "qkvo"),
+                "mlp.gate_proj",
+                "mlp.up_proj",
+                "mlp.down_proj",
+            )
+        },
+    )
+    loaded = load_draft(tmp_path, quantised, dtype)
+    same(run(loaded, rows, features, loaded.make_caches()), expected)
+    assert type(loaded.fc) is (nn.QuantizedLinear if dtype is None else nn.Linear)
+    assert type(loaded.layers[1].mlp.up_proj) is nn.Linear
+    with pytest.raises(DflashError, match=r"fc\.biases is not part of a DFlash draft"):
+        load_draft(tmp_path, config, dtype)
+
+
+def _quantisable(path: str, module: nn.Module) -> bool:
+    """All linear layers but one, which stays dense among packed ones."""
+    return isinstance(module, nn.Linear) and path != "layers.1.mlp.up_proj"
 
 
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from dflashd.worker.drafting import Drafter
 from dflashd.worker.sampling import Sampler
 from dflashd.worker.targets.target import StockTarget
 
-from .reference_draft import Array, Weights, draft_rows, random_weights
+from .reference_draft import Array, Weights, draft_rows, random_weights, select
 from .reference_filter import filtered
-from .test_draft import FULL, as_mlx
+from .test_draft import FULL, VERSION_2, as_mlx
 
 RANDOM = np.random.default_rng(4)
 EMBEDDING: Array = RANDOM.normal(0, 1, (FULL.vocab_size, FULL.hidden_size))
@@ -127,3 +127,48 @@ def test_a_packed_head_is_used_whole() -> None:
     np.testing.assert_array_equal(spread, whole_spread)
     assert drafter(FULL, FEW, dense=False).arrays == []
     assert [array.shape for array in drafter(FULL, FEW).arrays] == [(len(FEW), FULL.hidden_size)]
+
+
+SELECTING = dataclasses.replace(
+    VERSION_2, output_multiplier=1.7, final_logit_softcapping=4.0, selector_top_k=5
+)
+
+
+def selected(config: DraftConfig, logits: Array) -> list[int]:
+    """The reference's walk over ``logits`` [n, V]."""
+    block = [ANCHOR] + [config.mask_token_id] * (BLOCK_TOKENS - 1)
+    rows = draft_rows(config, weights(config), EMBEDDING[block], FEATURES)[1:]
+    return select(config, weights(config), ANCHOR, rows, logits)
+
+
+def test_selected_proposals() -> None:
+    """With a selector each token is chosen knowing the one before: not the best of its row."""
+    logits = reference_logits(SELECTING)[1:]
+    tokens, spread = propose(drafter(SELECTING), GREEDY)
+    assert tokens == selected(SELECTING, logits)
+    assert tokens != logits.argmax(axis=1).tolist()
+    assert spread is None
+
+
+def test_selected_proposals_from_frequent_tokens_only() -> None:
+    """The selector, too, keeps to a vocabulary."""
+    logits = np.full((BLOCK_TOKENS - 1, SELECTING.vocab_size), -np.inf)
+    logits[:, FEW] = reference_logits(SELECTING)[1:, FEW]
+    tokens, _ = propose(drafter(SELECTING, FEW), GREEDY)
+    assert tokens == selected(SELECTING, logits)
+    assert set(tokens) <= set(FEW)
+
+
+def test_selected_samples_tell_what_they_were_drawn_from() -> None:
+    """Weights live on the candidates of each row, conditional on the path, and sum to 1."""
+    counts = np.zeros(SELECTING.vocab_size)
+    made, spread = drafter(SELECTING), None
+    for seed in range(300):
+        tokens, spread = propose(made, Sampling(temperature=0.9, seed=seed))
+        counts[tokens[0]] += 1
+        np.testing.assert_allclose(spread.sum(axis=1), 1, rtol=1e-5)
+        assert ((spread > 0).sum(axis=1) <= SELECTING.selector_top_k).all()
+        assert all(spread[row, token] > 0 for row, token in enumerate(tokens))
+    assert spread is not None
+    # The first row depends on the anchor alone, so all draws come from the same spread.
+    np.testing.assert_allclose(counts / 300, spread[0], atol=0.1)

@@ -8,15 +8,15 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
-Caches = list[Any]
-"""One mlx-lm cache per layer."""
+from .undo import Caches, Undo
+
+BACKEND = "dflash"
+"""The name under which our adapters claim the classes whose instances they hook."""
 
 
 class Target(Protocol):
     """A target model. Tokens are [1, L] integers, logits [1, rows, V]."""
 
-    backend: str
-    """The name under which this adapter's hooks would be claimed."""
     supports_drafts: bool
 
     def make_caches(self) -> Caches:
@@ -31,8 +31,8 @@ class Target(Protocol):
         """Append ``tokens`` to the caches; logits of every row [1, L, V]."""
         ...
 
-    def rollback(self, caches: Caches, rows: int) -> None:
-        """Forget the newest ``rows`` rows of the last :meth:`verify`."""
+    def undo(self, caches: Caches) -> Undo:
+        """What takes rows back from ``caches`` after a :meth:`verify` that ran inside it."""
         ...
 
     @property
@@ -40,12 +40,17 @@ class Target(Protocol):
         """The decoder layers, in the order of ``target_layer_ids``."""
         ...
 
+    @property
+    def hooked(self) -> list[nn.Module]:
+        """Instances besides :attr:`layers` that :meth:`undo` hooks."""
+        ...
+
     def embed(self, tokens: mx.array) -> mx.array:
         """Input embeddings [1, L, H] as the target itself would use them."""
         ...
 
     def head(self, hidden: mx.array) -> mx.array:
-        """Logits of normed hidden rows [1, L, H]."""
+        """The bare LM head on normed hidden rows [1, L, H]: no scaling, no soft cap."""
         ...
 
     @property
@@ -57,8 +62,8 @@ class Target(Protocol):
 class StockTarget:
     """Any mlx-lm model, used exactly as mlx-lm uses it: plain decoding, no draft."""
 
-    backend = "stock"
     supports_drafts = False
+    hooked: list[nn.Module] = []  # noqa: RUF012 - never filled
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -74,7 +79,7 @@ class StockTarget:
     def verify(self, tokens: mx.array, caches: Caches) -> mx.array:
         return self._model(tokens, cache=caches)
 
-    def rollback(self, caches: Caches, rows: int) -> None:
+    def undo(self, caches: Caches) -> Undo:
         raise TypeError("a stock target has no rollback: it never verifies more than one row")
 
     @property
