@@ -122,8 +122,10 @@ class House:
         model = self._models["a"]
         for n in range(2 * FRESH_PROMPTS):
             order = (True, False) if n % 2 else (False, True)
+            # The same prompt for both: another one would be accepted in other lengths. Only the run
+            # with the cache stores it, and no later prompt begins like it.
+            prompt = self._tokens(next(self._fresh), FRESH_TOKENS)
             for on in order:
-                prompt = self._tokens(next(self._fresh), FRESH_TOKENS)
                 cache = model.cache if on else OFF
                 runs[on].append(self._visit("a", cache, prompt, DECODED_TOKENS))
         on, off = runs[True], runs[False]
