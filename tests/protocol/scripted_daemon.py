@@ -185,6 +185,9 @@ class ScriptedDaemon:
     @staticmethod
     def _bind(context: zmq.Context[zmq.Socket[bytes]], url: str) -> zmq.Socket[bytes]:
         socket = context.socket(zmq.ROUTER)
+        # A ROUTER drops in silence what a full queue refuses; this one may have no such queue.
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, 0)
         socket.bind(url)
         return socket
 
