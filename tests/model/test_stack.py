@@ -6,12 +6,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import psutil
 import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.utils import dequantize_model, load_model as load_mlx_model
@@ -20,6 +19,8 @@ from dflashd.protocol import Client, Daemon, DflashError, ErrorCode, SnapshotBod
 from dflashd.protocol.messages import ChatMessage, GenerateBody
 from dflashd.protocol.sync import Generation
 from dflashd.worker.chat import encode
+
+from ..process.daemon_process import is_alive, wait_for
 
 TOKENS = 20
 MODELS = {"three": "smollm2-135m-dflash", "one": "smollm2-135m-dflash-1l"}
@@ -133,7 +134,7 @@ def test_cancel_reaches_the_worker_within_the_prompt(client: Client):
     """A request cancelled in its prompt phase stops computing, and the model serves the next."""
     client.spawn("one")
     generation = ask(client, "one", long_prompt(), 8)
-    wait_for("the worker computes it", lambda: active(client, "one") == 1)
+    wait_for("the worker computes it", lambda: active(client, "one") == 1, limit_s=10)
     generation.cancel()
     with pytest.raises(DflashError) as failed:
         generation.wait()
@@ -161,10 +162,10 @@ def test_a_lost_worker_fails_its_request_and_comes_back(client: Client):
 def test_no_worker_outlives_the_daemon(daemon: Daemon, client: Client, busy: bool):
     """SIGKILL of the daemon takes its workers along within a second, whatever they do."""
     client.spawn("one")
-    worker = psutil.Process(pids(client.status())["one"])
+    worker = pids(client.status())["one"]
     if busy:
         _ = ask(client, "one", long_prompt(), 8)
-        wait_for("the worker computes it", lambda: active(client, "one") == 1)
+        wait_for("the worker computes it", lambda: active(client, "one") == 1, limit_s=10)
     os.kill(daemon.pid, signal.SIGKILL)
     wait_for("the worker is gone", lambda: not is_alive(worker), limit_s=1)
 
@@ -213,17 +214,3 @@ def pids(snapshot: SnapshotBody) -> dict[str, int]:
 
 def active(client: Client, model: str) -> int:
     return next(m.active for m in client.status().models if m.name == model)
-
-
-def is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def wait_for(what: str, probe: Callable[[], bool], limit_s: float = 10) -> None:
-    end = time.monotonic() + limit_s
-    while not probe():
-        assert time.monotonic() < end, f"not in time: {what}"
-        time.sleep(0.01)
