@@ -12,8 +12,9 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from ..protocol import paths
-from ..protocol.messages import CacheSettings, LoadBody, Name, Sampling
+from ..protocol.messages import CacheSettings, Name, Sampling
 from .limits import Limits
+from .model_section import ModelSection
 
 FilePath = Annotated[str, Meta(pattern=r"^[^\0]+$")]
 
@@ -35,8 +36,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file: ``[daemon]`` and one ``[models.NAME]`` for each model."""
 
     daemon: DaemonSection = DaemonSection()
-    models: Annotated[dict[Name, LoadBody], Meta(max_length=1024)] = msgspec.field(
-        default_factory=dict[Name, LoadBody]
+    models: Annotated[dict[Name, ModelSection], Meta(max_length=1024)] = msgspec.field(
+        default_factory=dict[Name, ModelSection]
     )
 
     @property
@@ -54,7 +55,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 _SECTIONS: Mapping[str, type[Struct]] = {
     "daemon": DaemonSection,
-    "models.*": LoadBody,
+    "models.*": ModelSection,
     "models.*.sampling": Sampling,
     "models.*.cache": CacheSettings,
 }
@@ -115,7 +116,7 @@ def known_keys(section: str) -> tuple[str, ...] | None:
     if parts[0] == "models":
         # A model's name may itself contain dots: only what follows it matters.
         inner = f"models.*.{parts[-1]}" if len(parts) > 2 else "models.*"
-        return _SECTIONS.get(inner, LoadBody).__struct_fields__
+        return _SECTIONS.get(inner, ModelSection).__struct_fields__
     return _SECTIONS[section].__struct_fields__ if section in _SECTIONS else ()
 
 

@@ -15,7 +15,6 @@ from ...protocol.messages import (
     Failed,
     Generate,
     Hello,
-    LoadBody,
     Loaded,
     LoadFailed,
     Pong,
@@ -29,6 +28,7 @@ from ...protocol.messages import (
     Welcome,
 )
 from ..limits import Limits
+from ..model_section import ModelSection
 from . import (
     commands,
     dispatch,
@@ -66,7 +66,7 @@ class Core:
     def __init__(
         self,
         limits: Limits,
-        models: Mapping[str, LoadBody],
+        models: Mapping[str, ModelSection],
         identity: Identity,
         random: Callable[[], float],
     ) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
-from ...protocol.messages import LoadBody, LoadedBody
+from ...protocol.messages import LoadedBody
+from ..model_section import ModelSection
 from .events import Peer
 
 SENTENCE_CHARACTERS = 2000
@@ -104,7 +105,7 @@ class Model:
     """One configured model: who waits for it, and what is known of it."""
 
     name: str
-    settings: LoadBody
+    settings: ModelSection
     worker: str
     queue: dict[bytes, Request] = field(default_factory=dict[bytes, Request])
     spawns: list[Command] = field(default_factory=list[Command])

@@ -66,7 +66,7 @@ def registered(s: State, worker: Worker, now: float) -> None:
     if worker.state is WorkerState.registering:
         s.order(worker, Registered(epoch=worker.epoch))
         for model in s.models_of(worker):
-            s.order(worker, Load(epoch=worker.epoch, model=model.name), model.settings)
+            s.order(worker, Load(epoch=worker.epoch, model=model.name), model.settings.load_body)
         s.enter(worker, WorkerState.loading, now + s.limits.load_stall_s)
     else:
         s.order(worker, Stop(epoch=worker.epoch))

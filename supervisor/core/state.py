@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from ...protocol import messages
 from ...protocol.errors import ErrorCode
-from ...protocol.messages import Header, LoadBody
+from ...protocol.messages import Header
 from ..limits import Limits
+from ..model_section import ModelSection
 from .effects import Effect, Note, SendToClient, SendToWorker
 from .events import Peer
 from .records import SENTENCE_CHARACTERS, Command, Model, Request, Worker, WorkerState
@@ -38,7 +39,7 @@ class State:
 
     @classmethod
     def of(
-        cls, limits: Limits, models: Mapping[str, LoadBody], random: Callable[[], float]
+        cls, limits: Limits, models: Mapping[str, ModelSection], random: Callable[[], float]
     ) -> State:
         """Tables with one worker for each configured model, all stopped."""
         return cls(

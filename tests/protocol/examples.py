@@ -60,6 +60,9 @@ LOADED = LoadedBody(
     memory_bytes=600_000_000,
     device="cpu",
     dtype="float32",
+    shared_bytes=500_000_000,
+    target_digest="ab",
+    draft_digest="cd",
 )
 
 HEADERS: dict[str, Header] = {
@@ -71,6 +74,7 @@ HEADERS: dict[str, Header] = {
     "cancel": Cancel(id=ID),
     "status": Status(id=ID),
     "spawn": Spawn(id=ID, model="a"),
+    "spawn, group": Spawn(id=ID, model="a", group="g"),
     "retire": Retire(id=ID, model="a"),
     "retire, full": Retire(id=ID, model="a", now=True),
     "read_cache": ReadCache(id=ID, model="a"),
@@ -204,6 +208,7 @@ BODIES: dict[str, Body] = {
         prefill_chunk_tokens=256,
         max_tokens=1024,
         sampling=Sampling(temperature=0.5),
+        backend="other",
     ),
     "LoadBody, cache": LoadBody(
         target="/models/t",

@@ -25,7 +25,6 @@ from dflashd.protocol.messages import (
     Generate,
     Header,
     Load,
-    LoadBody,
     Loaded,
     LoadedBody,
     LoadFailed,
@@ -68,6 +67,7 @@ from dflashd.supervisor.core.machine import Core
 from dflashd.supervisor.core.records import SERVING, WITHOUT_PROCESS, Phase, WorkerState
 from dflashd.supervisor.core.snapshot import Identity
 from dflashd.supervisor.limits import Limits
+from dflashd.supervisor.model_section import ModelSection
 
 LIMITS = Limits(
     active_requests_per_worker=3,
@@ -150,7 +150,7 @@ class World:
         self.rng = random.Random(seed)
         self.now = 100.0
         identity = Identity(instance="sim", version="0", pid=1, started_at=self.now)
-        models = {name: LoadBody(target=name) for name in MODELS}
+        models = {name: ModelSection(target=name) for name in MODELS}
         self.core = Core(LIMITS, models, identity, self.rng.random)
         self.processes: dict[tuple[str, int], Process] = {}
         self.asked: dict[bytes, Asked] = {}

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dflashd.protocol.messages import LoadBody
 from dflashd.supervisor import config
 from dflashd.supervisor.limits import Limits
+from dflashd.supervisor.model_section import ModelSection
 
 EXAMPLE = Path(__file__).parents[2] / "dflashd.example.toml"
 
@@ -31,7 +31,7 @@ def test_example_file_is_valid_and_says_every_limit_with_its_default() -> None:
 def test_example_file_shows_every_key_of_a_model() -> None:
     """A reader of the example learns of every key a model may have."""
     written = tomllib.loads(EXAMPLE.read_text())["models"]["big"]
-    assert set(written) == set(LoadBody.__struct_fields__)
+    assert set(written) == set(ModelSection.__struct_fields__)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_empty_file_is_a_daemon_without_models() -> None:
 def test_json_schema_is_json_and_knows_the_sections() -> None:
     """The schema can be published as it is."""
     text = msgspec.json.encode(config.json_schema()).decode()
-    assert all(word in text for word in ("DaemonSection", "LoadBody", "pong_timeout_s"))
+    assert all(word in text for word in ("DaemonSection", "ModelSection", "pong_timeout_s"))
 
 
 @pytest.mark.parametrize(

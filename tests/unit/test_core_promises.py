@@ -18,7 +18,6 @@ from dflashd.protocol.messages import (
     Failed,
     Generate,
     Header,
-    LoadBody,
     Loaded,
     LoadedBody,
     LoadFailed,
@@ -48,6 +47,7 @@ from dflashd.supervisor.core.events import (
 from dflashd.supervisor.core.machine import Core
 from dflashd.supervisor.core.snapshot import Identity
 from dflashd.supervisor.limits import Limits
+from dflashd.supervisor.model_section import ModelSection
 
 LOADED = msgspec.msgpack.encode(
     LoadedBody(
@@ -69,7 +69,7 @@ class Bench:
 
     def __init__(self, **limits: Any) -> None:
         identity = Identity(instance="i", version="v", pid=1, started_at=0)
-        self.core = Core(Limits(**limits), {"a": LoadBody(target="t")}, identity, lambda: 1.0)
+        self.core = Core(Limits(**limits), {"a": ModelSection(target="t")}, identity, lambda: 1.0)
         self.now = 0.0
         self.heard: list[Effect] = []
 
