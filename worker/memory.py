@@ -15,6 +15,7 @@ _PHRASES = (
     "insufficient memory",
     "unable to allocate",
     "[malloc",
+    "::malloc]",
     "bad_alloc",
     "cudaerrormemoryallocation",
 )
