@@ -80,6 +80,7 @@ def lease(s: State, worker: Worker, request: Request, now: float) -> None:
     waited_s = now - request.accepted_at
     ready_at = worker.ready_at if worker.ready_at is not None else now
     load_s = max(0.0, ready_at - max(request.accepted_at, worker.spawned_at))
+    s.metrics.models[request.model].queue_wait.observe(waited_s)
     left_s = None if request.deadline_at is None else max(0.0, request.deadline_at - now)
     s.order(
         worker,

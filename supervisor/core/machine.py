@@ -17,6 +17,8 @@ from ...protocol.messages import (
     Hello,
     Loaded,
     LoadFailed,
+    Logs,
+    Metrics,
     Pong,
     Progress,
     ReadCache,
@@ -25,6 +27,7 @@ from ...protocol.messages import (
     Shutdown,
     Spawn,
     Status,
+    Subscribe,
     Welcome,
 )
 from ..limits import Limits
@@ -40,7 +43,7 @@ from . import (
     stopping,
     timers,
 )
-from .effects import Effect, SendSnapshot, StopServing
+from .effects import Effect, SendMetrics, SendSnapshot, StartWatch, StopServing
 from .events import (
     ClientErred,
     ClientOverflowed,
@@ -55,6 +58,7 @@ from .events import (
     WorkerSent,
     WorkerUnreachable,
 )
+from .metrics_page import metrics_page
 from .records import WITHOUT_PROCESS, Worker
 from .snapshot import Identity, snapshot
 from .state import State
@@ -169,6 +173,13 @@ class Core:
             case Status():
                 body = snapshot(s, self.identity, now)
                 s.emit(SendSnapshot(peer=peer, id=header.id, snapshot=body))
+            case Metrics():
+                page = metrics_page(s, self.identity, now)
+                s.emit(SendMetrics(peer=peer, id=header.id, metrics=page))
+            case Subscribe():
+                s.emit(StartWatch(peer=peer, header=header))
+            case Logs():
+                commands.show_log(s, peer, header)
             case Spawn() | Retire() | ReadCache() | ClearCache() | Shutdown():
                 commands.command(s, peer, header, now)
             case _:

@@ -78,6 +78,7 @@ class Request:
     due_at: float | None = None
     told: str = ""
     told_at: float = 0.0
+    chunk_at: float = 0.0
 
     @property
     def has_credit(self) -> bool:

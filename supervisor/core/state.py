@@ -13,6 +13,7 @@ from ..limits import Limits
 from ..model_section import ModelSection
 from .effects import Effect, Note, SendToClient, SendToWorker
 from .events import Peer
+from .metrics import Metrics
 from .records import SENTENCE_CHARACTERS, Command, Model, Request, Worker, WorkerState
 
 
@@ -28,6 +29,7 @@ class State:
     effects: list[Effect] = field(default_factory=list[Effect])
     touched: dict[str, None] = field(default_factory=dict[str, None])
     counters: Counter[str] = field(default_factory=Counter[str])
+    metrics: Metrics = field(default_factory=Metrics)
     shutdowns: list[Command] = field(default_factory=list[Command])
     shutdown_level: int = 0
     stopped_serving: bool = False
