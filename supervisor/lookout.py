@@ -17,7 +17,7 @@ from ..protocol.messages import (
     Subscribe,
 )
 from .core.effects import StartWatch
-from .core.events import Peer
+from .core.events import ClientOverflowed, ClientVanished, Peer
 from .core.metrics import Histogram
 from .core.metrics_page import counter, gauge, histogram
 from .feed import EventFeed, LogFeed
@@ -90,9 +90,12 @@ class Lookout:
             self._is_due = bool(self._watchers.count) and self._watchers.turn(time.monotonic())
         return self._is_due
 
-    def forget(self, peer: Peer) -> None:
+    def lost(self, event: ClientVanished | ClientOverflowed) -> None:
         """A client is gone, or reads nothing."""
-        self._watchers.forget(peer)
+        if isinstance(event, ClientVanished):
+            self._watchers.forget(event.peer)
+        else:
+            self._watchers.overflowed(event.peer)
 
     def end(self) -> None:
         """The daemon stops: the last events leave."""

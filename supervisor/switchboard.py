@@ -204,7 +204,7 @@ class Switchboard:
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, ClientVanished | ClientOverflowed):
-            self._lookout.forget(event.peer)
+            self._lookout.lost(event)
         try:
             effects = self._core.handle(event, time.monotonic())
         except Exception:  # noqa: BLE001 (a mistake of ours must not take every model down)

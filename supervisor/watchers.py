@@ -77,9 +77,15 @@ class Watchers:
         self._fail(self._watchers[peer, id], ErrorCode.cancelled, "cancelled by its client")
 
     def forget(self, peer: Peer) -> None:
-        """Drop all that a client watched which is gone or reads nothing at all."""
-        for key in [key for key in self._watchers if key[0] == peer]:
-            del self._watchers[key]
+        """Drop all that a client watched which is gone."""
+        for watcher in self._of(peer):
+            del self._watchers[peer, watcher.id]
+
+    def overflowed(self, peer: Peer) -> None:
+        """End all that a client watches which reads nothing at all, not even signs of life."""
+        for watcher in self._of(peer):
+            sentence = "this client does not read its answers"
+            self._fail(watcher, ErrorCode.slow_consumer, sentence)
 
     def turn(self, now: float) -> bool:
         """Send what there is and may be sent; True when there is more at once."""
@@ -119,6 +125,9 @@ class Watchers:
             watcher.told_at = now
             self._send(watcher.peer, Accepted(id=watcher.id), None)
         return False
+
+    def _of(self, peer: Peer) -> list[Watcher]:
+        return [watcher for watcher in self._watchers.values() if watcher.peer == peer]
 
     def _fail(self, watcher: Watcher, code: ErrorCode, sentence: str) -> None:
         del self._watchers[watcher.peer, watcher.id]

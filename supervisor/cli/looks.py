@@ -65,12 +65,16 @@ def page(snapshot: SnapshotBody) -> str:
     workers = {worker.name: worker for worker in snapshot.workers}
     rows = [row(model, workers[model.worker]) for model in snapshot.models]
     heads = ("MODEL", "STATE", "ENGINE", "PID", "MEMORY", "ACTIVE", "QUEUED", "DONE")
-    notes = [
-        f"{worker.name}: {worker.reason.splitlines()[0]}\n"
-        for worker in snapshot.workers
-        if worker.reason and worker.state in ("backoff", "fatal", "lost")
-    ]
+    notes = [note(w) for w in snapshot.workers if w.state in ("backoff", "fatal", "lost")]
     return head + table(heads, rows) + "".join(notes)
+
+
+def note(worker: WorkerStatus) -> str:
+    """Why a worker is down, and the end of its log."""
+    reason = worker.reason.splitlines()[0] if worker.reason else worker.state
+    return f"{worker.name}: {reason}\n" + "".join(
+        f"  | {line}\n" for line in worker.last_lines.splitlines()
+    )
 
 
 def row(model: ModelStatus, worker: WorkerStatus) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from ...protocol.errors import ErrorCode
 from . import ending, stopping
 from .effects import SignalProcess
 from .events import WorkerExited
-from .records import ANSWERING, Worker, WorkerState
+from .records import ANSWERING, SENTENCE_CHARACTERS, Worker, WorkerState
 from .state import State
 
 EXIT_CONFIGURATION = 78
@@ -20,14 +20,16 @@ PERMANENT = frozenset({ErrorCode.bad_request, ErrorCode.unsupported, ErrorCode.h
 
 def exited(s: State, worker: Worker, event: WorkerExited, now: float) -> None:
     """A process is gone. Whatever it was doing is answered before anything else."""
+    expected = worker.state in (WorkerState.stopping, WorkerState.draining)
+    worker.last_lines = "" if expected else event.log_tail[-SENTENCE_CHARACTERS:]
     s.note(
         "worker_exited",
         worker=worker.name,
         epoch=worker.epoch,
         status=event.status,
         state=worker.state,
+        last_lines=worker.last_lines,
     )
-    expected = worker.state in (WorkerState.stopping, WorkerState.draining)
     reason = worker.reason or described(event.status)
     if expected:
         gone(s, worker, now, f"the worker of this model {reason}")

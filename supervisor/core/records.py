@@ -132,6 +132,7 @@ class Worker:
     pid: int | None = None
     connected: bool = False
     reason: str = ""
+    last_lines: str = ""
     active: dict[bytes, Request] = field(default_factory=dict[bytes, Request])
     retires: list[Command] = field(default_factory=list[Command])
     questions: dict[bytes, Question] = field(default_factory=dict[bytes, Question])

@@ -48,6 +48,7 @@ def worker_status(worker: Worker, now: float) -> WorkerStatus:
         restarts=worker.restarts,
         retry_in_s=retry_in_s,
         reason=worker.reason[:SENTENCE_CHARACTERS],
+        last_lines=worker.last_lines,
     )
 
 
