@@ -16,7 +16,8 @@ QUEUE_LINES = 4096
 DRAIN_S = 1.0
 """How long the last lines may take to leave when the daemon ends."""
 
-Lines = queue.Queue[logging.LogRecord | None]
+Lines = queue.Queue[tuple[int, logging.LogRecord | None]]
+"""Each line with how many before it were dropped; None is the end."""
 
 
 @final
@@ -31,7 +32,7 @@ class LogPump(QueueHandler):
         self._lines: Lines = queue.Queue(lines)
         super().__init__(self._lines)
         self.dropped = 0
-        self._told = 0
+        self._gap = 0
         self._descriptor = descriptor
         self._thread = threading.Thread(target=self._run, name="log-pump", daemon=True)
         self._thread.start()
@@ -39,25 +40,28 @@ class LogPump(QueueHandler):
     def enqueue(self, record: logging.LogRecord) -> None:
         """Add a line, or drop it."""
         try:
-            self._lines.put_nowait(record)
+            self._lines.put_nowait((self._gap, record))
+            self._gap = 0
         except queue.Full:
             self.dropped += 1
+            self._gap += 1
 
     def close(self) -> None:
         """Let what waits be written, for a bounded time; logging calls this at the end."""
         end_s = time.monotonic() + DRAIN_S
         with contextlib.suppress(queue.Full):
-            self._lines.put(None, timeout=DRAIN_S)
+            self._lines.put((self._gap, None), timeout=DRAIN_S)
             self._thread.join(max(0.0, end_s - time.monotonic()))
         super().close()
 
     def _run(self) -> None:
-        while (record := self._lines.get()) is not None:
-            dropped = self.dropped
-            if dropped > self._told:
-                self._write(f"log_lines_dropped lines={dropped - self._told}\n")
-                self._told = dropped
-            self._write(record.getMessage() + "\n")
+        record = True
+        while record:
+            gap, record = self._lines.get()
+            if gap:
+                self._write(f"log_lines_dropped lines={gap}\n")
+            if record:
+                self._write(record.getMessage() + "\n")
 
     def _write(self, text: str) -> None:
         rest = memoryview(text.encode("utf-8", "backslashreplace"))

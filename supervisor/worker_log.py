@@ -17,7 +17,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 BLOCK_BYTES = 256 * 1024
-CATCH_UP_ROUNDS = 8
+CATCH_UP_ROUNDS = 20
 """How often the copy runs after a worker that writes meanwhile, before the rest is given up."""
 
 TAIL_BYTES = 4096
@@ -56,6 +56,7 @@ class WorkerLog:
         self.lost_bytes = 0
         """Bytes that were cut off without a copy: a worker outran us, or the disk is full."""
         self._older = older(path)
+        self._aside = path.with_name(path.name + ".new")
         self._lock = threading.Lock()
         older_bytes = size_of(self._older)
         self._extent = Extent(0, older_bytes, older_bytes)
@@ -71,6 +72,11 @@ class WorkerLog:
         """The position behind the last byte."""
         with self._lock:
             return self._extent.middle + size_of(self.path)
+
+    @property
+    def older_bytes(self) -> int:
+        """Size of what was put aside."""
+        return size_of(self._older)
 
     def open(self) -> int:
         """Open for a new process and return the descriptor. Raises OSError."""
@@ -108,22 +114,33 @@ class WorkerLog:
 
     def cut(self, keep_bytes: int) -> None:
         """Put the last ``keep_bytes`` aside and empty the file. Raises OSError, emptied even so."""
-        aside = self.path.with_name(self.path.name + ".new")
         begin = max(0, size_of(self.path) - keep_bytes)
         end = begin
         try:
-            with self.path.open("r+b", buffering=0) as file, aside.open("wb", buffering=0) as copy:
-                for _ in range(CATCH_UP_ROUNDS):
-                    end = copied(file.fileno(), copy.fileno(), end)
-                    if size_of(self.path) - end < BLOCK_BYTES:
-                        break
+            with self.path.open("r+b", buffering=0) as file, self._aside.open("wb", buffering=0) as copy:
+                end = caught_up(file.fileno(), copy.fileno(), end, BLOCK_BYTES)
                 with self._lock:
-                    end = copied(file.fileno(), copy.fileno(), end, limit_bytes=BLOCK_BYTES)
-                    aside.replace(self._older)
+                    end = caught_up(file.fileno(), copy.fileno(), end, 0)
                     self._truncate(file.fileno(), kept=(begin, end))
+                    self._aside.replace(self._older)
         except OSError:
-            aside.unlink(missing_ok=True)
+            self._aside.unlink(missing_ok=True)
             self.drop()
+            raise
+
+    def shorten(self, keep_bytes: int) -> None:
+        """Keep the last ``keep_bytes`` of the older file: a flood made it longer. Raises OSError."""
+        begin = max(0, size_of(self._older) - keep_bytes)
+        try:
+            with self._older.open("rb") as file, self._aside.open("wb", buffering=0) as copy:
+                _ = copied(file.fileno(), copy.fileno(), begin)
+            with self._lock:
+                self._aside.replace(self._older)
+                extent = self._extent
+                self._extent = Extent(extent.begin + begin, extent.end, extent.middle)
+        except OSError:
+            self._aside.unlink(missing_ok=True)
+            self._older.unlink(missing_ok=True)
             raise
 
     def drop(self) -> None:
@@ -158,18 +175,21 @@ def read_at(path: Path, offset: int, limit: int) -> bytes:
         return b""
 
 
-def copied(source: int, target: int, begin: int, limit_bytes: int | None = None) -> int:
-    """Copy from ``begin`` to the end, or ``limit_bytes``; return how far. Raises OSError."""
-    left = os.fstat(source).st_size - begin
-    if limit_bytes is not None:
-        left = min(left, limit_bytes)
-    while left > 0:
-        block = os.pread(source, min(left, BLOCK_BYTES), begin)
-        if not block:
+def caught_up(source: int, target: int, begin: int, margin_bytes: int) -> int:
+    """Copy until no more than ``margin_bytes`` came meanwhile; return how far. Raises OSError."""
+    for _ in range(CATCH_UP_ROUNDS):
+        before, begin = begin, copied(source, target, begin)
+        if begin - before <= margin_bytes:
             break
+    return begin
+
+
+def copied(source: int, target: int, begin: int) -> int:
+    """Copy from ``begin`` to where the end is now; return how far. Raises OSError."""
+    end = os.fstat(source).st_size
+    while begin < end and (block := os.pread(source, min(end - begin, BLOCK_BYTES), begin)):
         view = memoryview(block)
         while view:
             view = view[os.write(target, view) :]
         begin += len(block)
-        left -= len(block)
     return begin

@@ -9,7 +9,7 @@ from typing import final
 
 from .worker_log import WorkerLog, log_path, older, size_of
 
-LOOK_S = 0.5
+LOOK_S = 0.25
 """Between two looks at logs that hardly grow."""
 
 SOONEST_S = 0.005
@@ -80,8 +80,7 @@ class WorkerLogs:
         for worker in live:
             log = self.of(worker)
             size = size_of(log.path)
-            if 2 * size >= worker_bytes:
-                failed |= not self._cut(log, worker_bytes // 2)
+            failed |= not self._bound(log, size, worker_bytes // 2)
             rest_s = min(rest_s, self._rest_s(worker, size, worker_bytes // 2))
         try:
             self._remove_oldest(self._all_bytes - worker_bytes * len(live))
@@ -92,9 +91,12 @@ class WorkerLogs:
             self._error = ""
         return rest_s
 
-    def _cut(self, log: WorkerLog, keep_bytes: int) -> bool:
+    def _bound(self, log: WorkerLog, size: int, half_bytes: int) -> bool:
         try:
-            log.cut(keep_bytes)
+            if size >= half_bytes:
+                log.cut(half_bytes)
+            elif log.older_bytes > half_bytes:
+                log.shorten(half_bytes)
         except OSError as error:
             self._failed(error)
             return False

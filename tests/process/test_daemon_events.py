@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 import zmq
 
 from dflashd.protocol import DflashError, ErrorCode
-from dflashd.protocol.codec import Message, decode, encode
+from dflashd.protocol.codec import Message, decode, decode_body, encode
 from dflashd.protocol.messages import (
     Accepted,
     AddCredit,
@@ -24,6 +26,7 @@ from dflashd.protocol.messages import (
     Subscribe,
     ToClient,
 )
+from dflashd.protocol.envelope import SIGNATURE
 from dflashd.protocol.paths import Endpoints
 
 from .daemon_process import DaemonProcess, wait_for
@@ -123,7 +126,7 @@ def test_a_subscriber_without_credit_is_told_of_the_gap(make_daemon: MakeDaemon)
         assert len(kept) == 5
         peer.send(AddCredit(id=ID, chunks=64))
         later = [peer.until(Happened) for _ in range(5)]
-    bodies = [msgspec_body(message) for message in (first, *later)]
+    bodies = [decode_body(EventBody, message.body) for message in (first, *later)]
     headers = [m.header for m in later if isinstance(m.header, Happened)]
     assert bodies[1:] == kept
     assert headers[0].missed == kept[0].serial - bodies[0].serial - 1 > 0
@@ -133,12 +136,6 @@ def test_a_subscriber_without_credit_is_told_of_the_gap(make_daemon: MakeDaemon)
     assert isinstance(failed, Failed)
     assert failed.code is ErrorCode.cancelled
     peer.close()
-
-
-def msgspec_body(message: Message) -> EventBody:
-    from dflashd.protocol.codec import decode_body
-
-    return decode_body(EventBody, message.body)
 
 
 def test_a_silent_follower_gets_signs_of_life_and_is_forgotten_when_gone(
@@ -179,7 +176,8 @@ def test_events_on_the_command_line(make_daemon: MakeDaemon) -> None:
     ctl(daemon, "spawn", "a")
     lines = ctl(daemon, "events").stdout.splitlines()
     assert any("worker_ready worker=a" in line for line in lines)
-    objects = [json.loads(line) for line in ctl(daemon, "events", "--json", "-n", "2").stdout.splitlines()]
+    printed = ctl(daemon, "events", "--json", "-n", "2").stdout
+    objects = [json.loads(line) for line in printed.splitlines()]
     assert [o["serial"] for o in objects] == [len(lines) - 1, len(lines)]
     follower = start(daemon, "events", "-f", "-n", "0")
     assert follower.stdout
@@ -191,3 +189,27 @@ def test_events_on_the_command_line(make_daemon: MakeDaemon) -> None:
     _, errors = follower.communicate(timeout=10)
     assert follower.returncode == 1
     assert "stopping" in errors
+
+
+def test_a_stderr_that_nobody_reads_stops_nothing(make_daemon: MakeDaemon) -> None:
+    """With its own log's pipe full the daemon goes on, counts what it dropped, and ends in time."""
+    daemon = make_daemon({"a": {}})
+    daemon.signal(signal.SIGTERM)
+    daemon.wait()
+    source, target = os.pipe()
+    with os.fdopen(target, "wb") as log:
+        daemon.start(log)
+    context = zmq.Context()
+    stranger = context.socket(zmq.DEALER)
+    stranger.connect(Endpoints(daemon.runtime_dir).workers)
+    with daemon.client() as client:
+        for _ in range(9000):
+            stranger.send_multipart([SIGNATURE, b"no header", b""])
+            assert stranger.poll(10_000)
+            stranger.recv_multipart()
+        assert client.generate("a", "x").wait().stats.generated_tokens == 5
+        assert client.status().counters["log_lines_dropped"] > 0
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 0
+    os.close(source)
+    context.destroy(0)
