@@ -108,7 +108,7 @@ class Daemon:
             {"requests": requests, "control": control},
             workers,
             processes,
-            self._lookout,
+            lookout=self._lookout,
             on_stop=self._stopped.set,
         )
         loop = asyncio.get_running_loop()

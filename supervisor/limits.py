@@ -96,6 +96,6 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_bytes_per_worker: Annotated[
         int, Meta(ge=2**16, description="size of a worker's log, beyond which its oldest half goes")
     ] = 16 * 2**20
-    log_bytes: Annotated[
-        int, Meta(ge=2**20, description="size of all workers' logs together")
-    ] = 256 * 2**20
+    log_bytes: Annotated[int, Meta(ge=2**20, description="size of all workers' logs together")] = (
+        256 * 2**20
+    )

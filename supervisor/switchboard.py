@@ -65,6 +65,7 @@ class Switchboard:
         client_doors: dict[ClientDoor, Door],
         worker_door: Door,
         processes: Processes,
+        *,
         lookout: Lookout,
         on_stop: Callable[[], None],
     ) -> None:

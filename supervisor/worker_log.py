@@ -117,7 +117,10 @@ class WorkerLog:
         begin = max(0, size_of(self.path) - keep_bytes)
         end = begin
         try:
-            with self.path.open("r+b", buffering=0) as file, self._aside.open("wb", buffering=0) as copy:
+            with (
+                self.path.open("r+b", buffering=0) as file,
+                self._aside.open("wb", buffering=0) as copy,
+            ):
                 end = caught_up(file.fileno(), copy.fileno(), end, BLOCK_BYTES)
                 with self._lock:
                     end = caught_up(file.fileno(), copy.fileno(), end, 0)
@@ -129,7 +132,7 @@ class WorkerLog:
             raise
 
     def shorten(self, keep_bytes: int) -> None:
-        """Keep the last ``keep_bytes`` of the older file: a flood made it longer. Raises OSError."""
+        """Keep the last ``keep_bytes`` of an older file that a flood made longer. Raises OSError."""
         begin = max(0, size_of(self._older) - keep_bytes)
         try:
             with self._older.open("rb") as file, self._aside.open("wb", buffering=0) as copy:

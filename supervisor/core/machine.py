@@ -50,6 +50,7 @@ from .events import (
     ClientSent,
     ClientVanished,
     Event,
+    Peer,
     ProcessStarted,
     ProcessStartFailed,
     ShutdownAsked,
@@ -170,6 +171,17 @@ class Core:
                 intake.cancel(s, peer, header, now)
             case Hello():
                 s.tell(peer, self._welcome())
+            case Status() | Metrics() | Subscribe() | Logs():
+                self._look(peer, header, now)
+            case Spawn() | Retire() | ReadCache() | ClearCache() | Shutdown():
+                commands.command(s, peer, header, now)
+            case _:
+                s.counters["client_protocol_errors"] += 1
+
+    def _look(self, peer: Peer, header: Status | Metrics | Subscribe | Logs, now: float) -> None:
+        """Show something; looking changes nothing."""
+        s = self.state
+        match header:
             case Status():
                 body = snapshot(s, self.identity, now)
                 s.emit(SendSnapshot(peer=peer, id=header.id, snapshot=body))
@@ -180,10 +192,6 @@ class Core:
                 s.emit(StartWatch(peer=peer, header=header))
             case Logs():
                 commands.show_log(s, peer, header)
-            case Spawn() | Retire() | ReadCache() | ClearCache() | Shutdown():
-                commands.command(s, peer, header, now)
-            case _:
-                s.counters["client_protocol_errors"] += 1
 
     def _current(self, name: str, epoch: int) -> Worker | None:
         """The worker, if ``epoch`` is its living incarnation."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
-from ...protocol.messages import MetricFamily, MetricsBody, MetricSample
+from ...protocol.messages import MetricFamily, MetricSample, MetricsBody
 from .metrics import BOUNDS_S, Histogram, ModelMetrics
 from .records import Phase, WorkerState
 from .snapshot import Identity, model_status
@@ -64,12 +64,14 @@ def counters(s: State, models: Mapping[str, ModelMetrics]) -> Iterable[MetricFam
     refused = [({"model": m, "code": c}, n) for (m, c), n in s.metrics.refused.items()]
     yield counter("dflashd_requests_total", "Accepted requests by how they ended.", ends)
     yield counter("dflashd_refused_total", "Requests that were not accepted.", refused)
-    for name, help, value in (
-        ("dflashd_chunks_total", "Chunks passed on.", lambda of: of.chunks),
-        ("dflashd_tokens_total", "Tokens passed on.", lambda of: of.tokens),
-        ("dflashd_cancels_total", "Requests cancelled by clients.", lambda of: of.cancels),
-    ):
-        yield counter(name, help, [({"model": m}, value(of)) for m, of in models.items()])
+    rows: tuple[tuple[str, str, Callable[[ModelMetrics], int]], ...] = (
+        ("chunks", "Chunks passed on.", lambda of: of.chunks),
+        ("tokens", "Tokens passed on.", lambda of: of.tokens),
+        ("cancels", "Requests cancelled by clients.", lambda of: of.cancels),
+    )
+    for name, help, count in rows:
+        samples = [({"model": m}, count(of)) for m, of in models.items()]
+        yield counter(f"dflashd_{name}_total", help, samples)
     loads = [({"model": model.name}, model.loads) for model in s.models.values()]
     yield counter("dflashd_loads_total", "Loads that ended in a ready model.", loads)
     restarts = [({"worker": w, "cause": c}, n) for (w, c), n in s.metrics.restarts.items()]
@@ -120,15 +122,11 @@ def counter(name: str, help: str, values: Samples) -> MetricFamily:
     return MetricFamily(name=name, kind="counter", help=help, samples=samples)
 
 
-def histogram(
-    name: str, help: str, label: str, values: Mapping[str, Histogram]
-) -> MetricFamily:
+def histogram(name: str, help: str, label: str, values: Mapping[str, Histogram]) -> MetricFamily:
     """Durations for each label's value; ``label`` "" is for a single one without."""
     kind: Literal["histogram"] = "histogram"
     samples = tuple(
-        MetricSample(
-            labels={label: key} if label else {}, value=of.sum_s, counts=tuple(of.counts)
-        )
+        MetricSample(labels={label: key} if label else {}, value=of.sum_s, counts=tuple(of.counts))
         for key, of in values.items()
     )
     return MetricFamily(name=name, kind=kind, help=help, samples=samples, bounds=BOUNDS_S)

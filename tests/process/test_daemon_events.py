@@ -14,6 +14,7 @@ import zmq
 
 from dflashd.protocol import DflashError, ErrorCode
 from dflashd.protocol.codec import Message, decode, decode_body, encode
+from dflashd.protocol.envelope import SIGNATURE
 from dflashd.protocol.messages import (
     Accepted,
     AddCredit,
@@ -26,7 +27,6 @@ from dflashd.protocol.messages import (
     Subscribe,
     ToClient,
 )
-from dflashd.protocol.envelope import SIGNATURE
 from dflashd.protocol.paths import Endpoints
 
 from .daemon_process import DaemonProcess, wait_for
@@ -85,7 +85,7 @@ def test_a_follower_hears_of_what_comes_until_the_daemon_stops(make_daemon: Make
         other.spawn("a")
         following = client.events(last=1, follow=True)
         first = next(following)
-        assert first == list(other.events(last=1))[0]
+        assert first == next(other.events(last=1))
         other.retire("a")
         heard = [first]
         while heard[-1].name != "worker_stopped":
@@ -171,7 +171,7 @@ def test_the_same_id_is_refused_without_ending_the_first(make_daemon: MakeDaemon
 
 
 def test_events_on_the_command_line(make_daemon: MakeDaemon) -> None:
-    """dflashctl events prints a line an event; with -f it goes on, and Ctrl-C or the end stop it."""
+    """dflashctl events prints a line an event; with -f it goes on until the daemon stops."""
     daemon = make_daemon({"a": {}})
     ctl(daemon, "spawn", "a")
     lines = ctl(daemon, "events").stdout.splitlines()

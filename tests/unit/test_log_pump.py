@@ -1,4 +1,4 @@
-"""The daemon's log: in order when it is read, dropped and counted when it is not, never waited for."""
+"""The daemon's log: in order when it is read, dropped and counted when it is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's log: one run of bytes over two files, cut while it is written, read while it is cut."""
+"""A worker's log: one run of bytes over two files, cut while it is written and read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dflashd.protocol.messages import LogBody, LogPart
 from dflashd.supervisor import worker_log
 from dflashd.supervisor.feed import LogFeed
 from dflashd.supervisor.worker_log import WorkerLog, older
@@ -25,8 +26,11 @@ def whole(feed: LogFeed) -> tuple[bytes, int]:
     while not feed.is_at_end:
         message = feed.next(bytes(16))
         if message is not None:
-            missed += message[0].missed
-            data += message[1].data
+            header, body = message
+            assert isinstance(header, LogPart)
+            assert isinstance(body, LogBody)
+            missed += header.missed
+            data += body.data
     return data, missed
 
 
