@@ -132,7 +132,7 @@ class WorkerLog:
             raise
 
     def shorten(self, keep_bytes: int) -> None:
-        """Keep the last ``keep_bytes`` of an older file that a flood made longer. Raises OSError."""
+        """Keep the end of an older file that a flood made longer than that. Raises OSError."""
         begin = max(0, size_of(self._older) - keep_bytes)
         try:
             with self._older.open("rb") as file, self._aside.open("wb", buffering=0) as copy:

@@ -53,7 +53,7 @@ def test_a_follower_sees_the_next_incarnation(make_daemon: MakeDaemon) -> None:
 
 
 def test_a_flood_stays_within_its_bound_and_disturbs_nobody(make_daemon: MakeDaemon) -> None:
-    """A worker that floods its log goes on with its work, the log stays bounded, its end is kept."""
+    """A worker that floods its log goes on working, the log stays bounded, its end is kept."""
     flood = {"log_flood_bytes": FLOOD_BYTES, "chunks": 200, "chunk_s": 0.005}
     daemon = make_daemon({"a": flood, "b": {"chunks": 200}}, log_bytes_per_worker=MIB)
     logs = daemon.state_dir / "logs"

@@ -35,7 +35,8 @@ def test_requests_are_counted_by_model_and_end(make_daemon: MakeDaemon) -> None:
         for _ in range(3):
             client.generate("a", "x").wait()
         running = client.generate("b", "x")
-        next(iter(running))
+        chunks = iter(running)
+        next(chunks)
         with pytest.raises(DflashError):
             client.generate("c", "x").wait()
         running.cancel()
@@ -89,7 +90,8 @@ def test_gauges_follow_the_state(make_daemon: MakeDaemon) -> None:
         assert value(body, "dflashd_workers", state="ready") == 0
         assert value(body, "dflashd_pool_measured_bytes") == 0
         running = [client.generate("a", "x") for _ in range(3)]
-        next(iter(running[0]))
+        chunks = iter(running[0])
+        next(chunks)
         wait_for(
             "two wait", lambda: value(client.metrics(), "dflashd_queued_requests", model="a") == 2
         )
