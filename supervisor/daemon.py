@@ -99,7 +99,6 @@ class Daemon:
             logs=logs,
             instance=self._instance,
             registry=registry,
-            cpu_share=max(1, len(self._config.models)),
             models=tuple(self._config.models),
         )
         self._lookout = Lookout(limits, logs)
