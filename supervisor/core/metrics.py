@@ -58,7 +58,10 @@ class ModelMetrics:
     first_token: Histogram = field(default_factory=Histogram)
     inter_chunk: Histogram = field(default_factory=Histogram)
     drain: Histogram = field(default_factory=Histogram)
+    failures: Counter[str] = field(default_factory=Counter[str])
+    """Failed loads by error code."""
     evictions: Counter[str] = field(default_factory=Counter[str])
+    """By cause, a word of a closed set: it becomes a label."""
 
     def chunk(self, request: Request, tokens: int, now: float) -> None:
         """Another chunk of ``request`` came; ``next_seq`` is still its own number."""

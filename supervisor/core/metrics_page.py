@@ -8,7 +8,7 @@ from typing import Literal
 
 from ...protocol.messages import MetricFamily, MetricSample, MetricsBody
 from .metrics import BOUNDS_S, Histogram, ModelMetrics
-from .records import Phase, WorkerState
+from .records import Phase, Residency, WorkerState
 from .snapshot import Identity, model_status
 from .state import State
 
@@ -21,7 +21,7 @@ def metrics_page(s: State, identity: Identity, now: float) -> MetricsBody:
     return MetricsBody(
         families=(
             gauge("dflashd_uptime_seconds", "Since the daemon started.", now - identity.started_at),
-            *gauges(s),
+            *gauges(s, now),
             *pool(s),
             *counters(s, models),
             *histograms(models),
@@ -29,14 +29,13 @@ def metrics_page(s: State, identity: Identity, now: float) -> MetricsBody:
     )
 
 
-def gauges(s: State) -> Iterable[MetricFamily]:
+def gauges(s: State, now: float) -> Iterable[MetricFamily]:
     """How things stand."""
     states = Counter(str(worker.state) for worker in s.workers.values())
-    statuses = [model_status(s, model) for model in s.models.values()]
+    statuses = [model_status(s, model, now) for model in s.models.values()]
     model_states = Counter(status.state for status in statuses)
-    names = dict.fromkeys([*map(str, WorkerState), *model_states])
     yield gauges_by("dflashd_workers", "Workers in each state.", "state", states, WorkerState)
-    yield gauges_by("dflashd_models", "Models in each state.", "state", model_states, names)
+    yield gauges_by("dflashd_models", "Models in each state.", "state", model_states, Residency)
     queued = {status.name: status.queued for status in statuses}
     yield gauges_by("dflashd_queued_requests", "Requests that wait.", "model", queued)
     active = {status.name: status.active for status in statuses}
@@ -75,7 +74,11 @@ def counters(s: State, models: Mapping[str, ModelMetrics]) -> Iterable[MetricFam
     loads = [({"model": model.name}, model.loads) for model in s.models.values()]
     yield counter("dflashd_loads_total", "Loads that ended in a ready model.", loads)
     restarts = [({"worker": w, "cause": c}, n) for (w, c), n in s.metrics.restarts.items()]
-    yield counter("dflashd_restarts_total", "Restarts after a failure.", restarts)
+    yield counter("dflashd_restarts_total", "Restarts of a worker, by what failed.", restarts)
+    failures = [
+        ({"model": m, "code": c}, n) for m, of in models.items() for c, n in of.failures.items()
+    ]
+    yield counter("dflashd_load_failures_total", "Loads that a worker could not do.", failures)
     evictions = [
         ({"model": m, "cause": c}, n) for m, of in models.items() for c, n in of.evictions.items()
     ]

@@ -70,7 +70,7 @@ def test_what_happened_is_told_in_order(make_daemon: MakeDaemon) -> None:
         assert [e.serial for e in events] == list(range(1, len(events) + 1))
         assert all(abs(e.at_unix_s - time.time()) < 60 for e in events)
         names = [e.name for e in events]
-        assert names.index("worker_ready") < names.index("worker_exited")
+        assert names.index("model_loaded") < names.index("worker_exited")
         exited = next(e for e in events if e.name == "worker_exited")
         assert exited.fields["worker"] == "a"
         assert exited.fields["status"] == 0
@@ -175,7 +175,7 @@ def test_events_on_the_command_line(make_daemon: MakeDaemon) -> None:
     daemon = make_daemon({"a": {}})
     ctl(daemon, "spawn", "a")
     lines = ctl(daemon, "events").stdout.splitlines()
-    assert any("worker_ready worker=a" in line for line in lines)
+    assert any("model_loaded worker=a" in line for line in lines)
     printed = ctl(daemon, "events", "--json", "-n", "2").stdout
     objects = [json.loads(line) for line in printed.splitlines()]
     assert [o["serial"] for o in objects] == [len(lines) - 1, len(lines)]

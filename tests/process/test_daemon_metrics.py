@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -79,6 +81,35 @@ def test_durations_fall_into_their_buckets(make_daemon: MakeDaemon) -> None:
     )
     assert sum(waits[slow:]) == 1
     assert sum(sample(body, "dflashd_loop_lag_seconds").counts) > 0
+
+
+def test_failures_restarts_and_drains_are_counted_by_cause(make_daemon: MakeDaemon) -> None:
+    """A killed worker counts as a restart of that cause, a failed load and a drain as theirs."""
+    flags = {"a": {"chunks": 1000}, "b": {"load_error": ["load_failed", "no file"]}}
+    daemon = make_daemon(flags, backoff_first_s=0.01)
+    with daemon.client() as client:
+        client.spawn("a")
+        os.kill(client.status().workers[0].pid or 0, signal.SIGKILL)
+        wait_for("the worker is gone", lambda: client.status().workers[0].pid is None)
+        chunks = iter(client.generate("a", "x"))
+        next(chunks)
+        del chunks
+        client.retire("a")
+        with pytest.raises(DflashError):
+            client.spawn("b")
+        body = client.metrics()
+        events = list(client.events())
+    assert value(body, "dflashd_restarts_total", worker="a", cause="killed") == 1
+    assert value(body, "dflashd_load_failures_total", model="b", code="load_failed") == 1
+    assert sum(sample(body, "dflashd_cold_start_seconds", model="a").counts) == 2
+    assert sum(sample(body, "dflashd_drain_seconds", model="a").counts) == 1
+    delayed = next(e for e in events if e.name == "worker_restart_delayed")
+    assert delayed.fields["cause"] == "killed"
+    assert "SIGKILL" in str(delayed.fields["reason"])
+    again = [e for e in events if e.name == "worker_spawned"][1]
+    assert again.fields["restarted_after"] == "killed"
+    stop = next(e for e in events if e.name == "worker_stop_began")
+    assert stop.fields["how"] == "polite"
 
 
 def test_gauges_follow_the_state(make_daemon: MakeDaemon) -> None:
