@@ -166,7 +166,7 @@ class Model:
     shared_bytes: int = 0
     failures: list[float] = field(default_factory=list[float])
     began_at: float = 0.0
-    drain_began_at: float = 0.0
+    drain_began_at: float | None = None
     ready_at: float = 0.0
     idle_since: float = 0.0
     stage: str = ""

@@ -109,16 +109,19 @@ def loaded(s: State, worker: Worker, header: Loaded, body: bytes, now: float) ->
 def leave(s: State, model: Model, now: float) -> None:
     """Take a model without requests out of its worker; with the last one its process stops."""
     worker = s.worker_of(model)
-    if model.state is Residency.draining:
+    if model.drain_began_at is not None:
         s.metrics.models[model.name].drain.observe(now - model.drain_began_at)
-    if any(other is not model and stays(other) for other in s.models_of(worker)):
+        model.drain_began_at = None
+    if not any(other is not model and stays(other) for other in s.models_of(worker)):
+        stopping.take_down(s, worker, now)
+    elif model.state is Residency.loading and not model.ordered:
+        vacancy.vacate(s, model)
+    else:
         # A worker that loads hears of it at its load's next step.
         loads = any(other.ordered for other in s.models_of(worker))
         limit_s = s.limits.load_stall_s if loads else s.limits.unload_timeout_s
         s.order(worker, Unload(epoch=worker.epoch, model=model.name))
         s.place(model, Residency.unloading, now + limit_s)
-    else:
-        stopping.take_down(s, worker, now)
 
 
 def stays(model: Model) -> bool:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -131,3 +134,31 @@ def test_a_log_directory_that_is_gone_keeps_no_worker_down(make_daemon: MakeDaem
             "the event", lambda: [e for e in client.events() if e.name == "log_failed"]
         )
         assert "No such file" in str(failed[0].fields["reason"])
+
+
+WRITER = """
+import resource, sys
+from dflashd.worker.log import configure, line, log
+from dflashd.worker.process import leave
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+configure("a", 1)
+for n in range(1000):
+    log.info(line("told", n=n))
+print("still here", file=sys.__stdout__, flush=True)
+leave(0)
+"""
+
+
+def test_a_worker_goes_on_when_its_log_takes_no_more(tmp_path: Path) -> None:
+    """A worker whose log cannot grow, as on a full disk, works on and leaves as it was told."""
+    with (tmp_path / "log").open("ab") as log:
+        done = subprocess.run(
+            [sys.executable, "-c", WRITER],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            timeout=30,
+            check=False,
+        )
+    assert done.stdout == b"still here\n"
+    assert done.returncode == 0
+    assert (tmp_path / "log").stat().st_size == 4096
