@@ -29,9 +29,12 @@ from .door import Door
 from .errors import DaemonError
 from .instance_lock import InstanceLock
 from .log import line, log
+from .log_keeper import LogKeeper
+from .lookout import Lookout
 from .process_registry import ProcessRegistry
 from .processes import Processes
 from .switchboard import Switchboard
+from .worker_logs import WorkerLogs
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "dflashd.worker")
 """``-P``: what happens to lie in the working directory is not imported."""
@@ -84,19 +87,27 @@ class Daemon:
         on_ready: Callable[[str], None],
     ) -> None:
         requests, control, workers = doors
+        limits = self._config.daemon
+        logs = WorkerLogs(
+            self._config.state_dir / "logs",
+            worker_bytes=limits.log_bytes_per_worker,
+            all_bytes=limits.log_bytes,
+        )
         processes = Processes(
             self._worker_command,
             workers_url=endpoints.workers,
-            log_dir=self._config.state_dir / "logs",
+            logs=logs,
             instance=self._instance,
             registry=registry,
             models=tuple(self._config.models),
         )
+        self._lookout = Lookout(limits, logs)
         self._board = Switchboard(
             self._core(),
             {"requests": requests, "control": control},
             workers,
             processes,
+            lookout=self._lookout,
             on_stop=self._stopped.set,
         )
         loop = asyncio.get_running_loop()
@@ -107,11 +118,12 @@ class Daemon:
         # Reload is not offered yet; the default action would leave sockets behind.
         loop.add_signal_handler(signal.SIGHUP, log.info, line("sighup_ignored"))
         try:
-            async with asyncio.TaskGroup() as tasks:
-                clock = tasks.create_task(self._watch_clock())
-                on_ready(self._ready_sentence())
-                await self._stopped.wait()
-                clock.cancel()
+            with LogKeeper(logs):
+                async with asyncio.TaskGroup() as tasks:
+                    clock = tasks.create_task(self._watch_clock())
+                    on_ready(self._ready_sentence())
+                    await self._stopped.wait()
+                    clock.cancel()
             await self._say_farewell()
         finally:
             processes.kill_all()
@@ -149,7 +161,9 @@ class Daemon:
             self._turn()
             left_s = self._board.next_deadline - time.monotonic()
             rest_s = FLUSH_S if self._board.is_behind else max(FLUSH_S, min(TICK_S, left_s))
+            due_s = time.monotonic() + rest_s
             await asyncio.sleep(rest_s)
+            self._lookout.lag.observe(max(0.0, time.monotonic() - due_s))
 
     async def _say_farewell(self) -> None:
         end = time.monotonic() + FAREWELL_S
