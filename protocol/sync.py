@@ -76,40 +76,40 @@ class Client:
                 model, prompt, deadline_s=deadline_s, on_event=on_event, **options
             )
 
-        return Generation(self, background.run(start()), background)
+        return Generation(self, background.run(start), background)
 
     def status(self) -> SnapshotBody:
         """Return the daemon's whole state; loads nothing and disturbs nothing."""
-        return self._open().run(self._client.status())
+        return self._open().run(self._client.status)
 
     def spawn(self, model: str, on_event: OnEvent | None = None) -> None:
         """Load ``model`` and return when it is ready; ``on_event`` gets the progress."""
-        self._open().run(self._client.spawn(model, on_event))
+        self._open().run(lambda: self._client.spawn(model, on_event))
 
     def retire(self, model: str, *, now: bool = False) -> None:
         """Unload ``model`` and return when it is gone; ``now`` fails its running requests."""
-        self._open().run(self._client.retire(model, now=now))
+        self._open().run(lambda: self._client.retire(model, now=now))
 
     def cache(self, model: str) -> CacheBody:
         """Return the state of a loaded model's prefix cache."""
-        return self._open().run(self._client.cache(model))
+        return self._open().run(lambda: self._client.cache(model))
 
     def clear_cache(self, model: str) -> CacheBody:
         """Empty a loaded model's prefix cache, disk included; return its state after that."""
-        return self._open().run(self._client.clear_cache(model))
+        return self._open().run(lambda: self._client.clear_cache(model))
 
     def shutdown(self, *, now: bool = False) -> None:
         """Stop the daemon; return when it has said so or has closed the connection."""
-        self._open().run(self._client.shutdown(now=now))
+        self._open().run(lambda: self._client.shutdown(now=now))
 
     def _open(self) -> BackgroundLoop:
         with self._lock:
             if self._background is None:
                 background = BackgroundLoop("dflashd-client")
                 try:
-                    background.run(self._client.open())
+                    background.run(self._client.open)
                 except BaseException:
-                    background.end(self._client.close())
+                    background.end(self._client.close)
                     raise
                 self._background = background
                 # Also runs when the client is dropped and when the interpreter exits.
@@ -118,7 +118,7 @@ class Client:
 
 
 def _close(client: AsyncClient, background: BackgroundLoop) -> None:
-    background.end(client.close())
+    background.end(client.close)
 
 
 @final
@@ -155,11 +155,11 @@ class Generation:
 
     def wait(self) -> Completion:
         """Read to the end and return the whole, what was iterated over before included."""
-        return self._background.run(self._generation.wait())
+        return self._background.run(self._generation.wait)
 
     def cancel(self) -> None:
         """Stop it in the worker and wait, for a bounded time, until that is confirmed."""
-        self._background.run(self._generation.cancel())
+        self._background.run(self._generation.cancel)
 
     def __enter__(self) -> Self:
         return self
@@ -188,7 +188,7 @@ class Chunks:
         return self
 
     def __next__(self) -> ChunkBody:
-        chunk = self._background.run(self._generation.next())
+        chunk = self._background.run(self._generation.next)
         if chunk is None:
             raise StopIteration
         return chunk

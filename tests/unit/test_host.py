@@ -186,7 +186,7 @@ def test_host_shutdown_frees_every_waiter(house: House) -> None:
             time.sleep(0.001)
 
     house.engine.loads["n"] = load
-    answers = [house.ask(str(n), talk(100_000)) for n in range(4)]
+    answers = [house.ask(str(n), talk(20_000)) for n in range(4)]
     with ThreadPoolExecutor(8) as pool:
         waits = [pool.submit(code, answer.wait) for answer in answers]
         loads = [pool.submit(code, lambda: house.host.load("n", "t")) for _ in range(2)]
@@ -310,7 +310,7 @@ def test_host_a_failed_replacement_leaves_the_old_one(house: House) -> None:
 
 def test_host_unload_drains_then_fails(house: House) -> None:
     """Unload refuses new requests, lets the running ones end within its time, then fails them."""
-    short, long = house.ask("short", [HELD, say("end")]), house.ask("long", talk(10**5))
+    short, long = house.ask("short", [HELD, say("end")]), house.ask("long", talk(20_000))
     house.gate.arrived()
     with ThreadPoolExecutor(2) as pool:
         reading = pool.submit(code, long.wait)
@@ -337,7 +337,7 @@ def test_host_unload_ends_a_replacement_too(house: House) -> None:
             time.sleep(0.001)
 
     house.engine.loads["m"] = load
-    running = house.ask("running", talk(10**5))
+    running = house.ask("running", talk(20_000))
     with ThreadPoolExecutor(2) as pool:
         loading = pool.submit(code, lambda: house.host.load("m", "t", block_tokens=4))
         reading = pool.submit(code, running.wait)
