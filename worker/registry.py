@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from ..protocol.errors import DflashError, ErrorCode
 from ..protocol.messages import LoadBody
 from .engine import Engine, HeldModel, Progress
+from .log import line, log
 
 
 class Registry:
@@ -15,7 +16,7 @@ class Registry:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._models: dict[str, HeldModel] = {}
-        self._replaced: list[HeldModel] = []
+        self._replaced: list[tuple[str, HeldModel]] = []
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -53,10 +54,10 @@ class Registry:
         try:
             check()
         except DflashError:
-            model.close()
+            _close(model, name)
             raise
         if name in self._models:
-            self._replaced.append(self._models.pop(name))
+            self._replaced.append((name, self._models.pop(name)))
         self._models[name] = model
         return model
 
@@ -65,10 +66,10 @@ class Registry:
         if not self._replaced:
             return False
         needed = {id(model) for model in in_use}
-        over = [model for model in self._replaced if id(model) not in needed]
-        self._replaced = [model for model in self._replaced if id(model) in needed]
-        for model in over:
-            model.close()
+        over = [entry for entry in self._replaced if id(entry[1]) not in needed]
+        self._replaced = [entry for entry in self._replaced if id(entry[1]) in needed]
+        for name, model in over:
+            _close(model, name)
         return bool(over)
 
     def unload(self, name: str) -> bool:
@@ -76,7 +77,7 @@ class Registry:
         model = self._models.pop(name, None)
         if model is None:
             return False
-        model.close()
+        _close(model, name)
         return True
 
     def clear(self) -> None:
@@ -84,3 +85,10 @@ class Registry:
         for name in self.names:
             self.unload(name)
         self.close_replaced(())
+
+
+def _close(model: HeldModel, name: str) -> None:
+    try:
+        model.close()
+    except Exception:  # noqa: BLE001 - a backend's border: the others go on
+        log.exception(line("close_failed", model=name))
