@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ...protocol.messages import Body, Header, SnapshotBody
+from ...protocol.messages import Body, Header, Logs, MetricsBody, SnapshotBody, Subscribe
 from .events import Peer
 
 
@@ -26,6 +26,22 @@ class SendSnapshot(Struct, frozen=True, kw_only=True):
     snapshot: SnapshotBody
 
 
+class SendMetrics(Struct, frozen=True, kw_only=True):
+    """Answer a question about metrics; the shell adds its own."""
+
+    peer: Peer
+    id: bytes
+    metrics: MetricsBody
+
+
+class StartWatch(Struct, frozen=True, kw_only=True):
+    """Let a client watch the events, or the log of ``worker``."""
+
+    peer: Peer
+    header: Subscribe | Logs
+    worker: str = ""
+
+
 class SendToWorker(Struct, frozen=True, kw_only=True):
     """Send a message to one worker incarnation; never waits."""
 
@@ -36,10 +52,14 @@ class SendToWorker(Struct, frozen=True, kw_only=True):
 
 
 class SpawnProcess(Struct, frozen=True, kw_only=True):
-    """Start a worker process; answered by ProcessStarted or ProcessStartFailed."""
+    """Start a worker process; answered by ProcessStarted or ProcessStartFailed.
+
+    ``cpu_share``: among how many workers the CPUs are divided, should all compute at once.
+    """
 
     worker: str
     epoch: int
+    cpu_share: int = 1
 
 
 class SignalProcess(Struct, frozen=True, kw_only=True):
@@ -62,5 +82,13 @@ class StopServing(Struct, frozen=True, kw_only=True):
 
 
 Effect = (
-    SendToClient | SendSnapshot | SendToWorker | SpawnProcess | SignalProcess | Note | StopServing
+    SendToClient
+    | SendSnapshot
+    | SendMetrics
+    | StartWatch
+    | SendToWorker
+    | SpawnProcess
+    | SignalProcess
+    | Note
+    | StopServing
 )

@@ -17,6 +17,8 @@ from ...protocol.messages import (
     Hello,
     Loaded,
     LoadFailed,
+    Logs,
+    Metrics,
     Pong,
     Progress,
     ReadCache,
@@ -25,28 +27,34 @@ from ...protocol.messages import (
     Shutdown,
     Spawn,
     Status,
+    Subscribe,
+    Unloaded,
     Welcome,
 )
 from ..limits import Limits
 from ..model_section import ModelSection
 from . import (
+    admission,
     commands,
     dispatch,
     failure,
     health,
     intake,
+    load_failure,
     relay,
+    residency,
+    shutdown,
     starting,
-    stopping,
     timers,
 )
-from .effects import Effect, SendSnapshot, StopServing
+from .effects import Effect, SendMetrics, SendSnapshot, StartWatch, StopServing
 from .events import (
     ClientErred,
     ClientOverflowed,
     ClientSent,
     ClientVanished,
     Event,
+    Peer,
     ProcessStarted,
     ProcessStartFailed,
     ShutdownAsked,
@@ -55,6 +63,7 @@ from .events import (
     WorkerSent,
     WorkerUnreachable,
 )
+from .metrics_page import metrics_page
 from .records import WITHOUT_PROCESS, Worker
 from .snapshot import Identity, snapshot
 from .state import State
@@ -78,12 +87,20 @@ class Core:
         s = self.state
         self._route(event, now)
         while s.touched:
-            name, _ = s.touched.popitem()
-            dispatch.settle(s, s.workers[name], now)
+            self._settle(now)
+            admission.consider(s, now)
         if s.shutdown_level and not s.stopped_serving:
             self._finish_shutdown()
         effects, s.effects = s.effects, []
         return effects
+
+    def _settle(self, now: float) -> None:
+        s = self.state
+        while s.touched:
+            name, _ = s.touched.popitem()
+            worker = s.workers.get(name)
+            if worker is not None:
+                dispatch.settle(s, worker, now)
 
     def next_deadline(self) -> float:
         """The earliest moment at which a TimePassed changes anything; infinity if none."""
@@ -105,7 +122,7 @@ class Core:
             case ClientOverflowed():
                 intake.overflowed(s, event, now)
             case ShutdownAsked():
-                stopping.shut_down(s, now, min(3, s.shutdown_level + 1))
+                shutdown.shut_down(s, now, min(3, s.shutdown_level + 1))
             case ProcessStarted() | ProcessStartFailed() | WorkerExited() | WorkerUnreachable():
                 self._process_event(event, now)
 
@@ -145,11 +162,13 @@ class Core:
             case Register():
                 starting.registered(s, worker, now)
             case Progress():
-                starting.progress(s, worker, header, now)
+                residency.progressed(s, worker, header, now)
             case Loaded():
-                starting.loaded(s, worker, header, event.body, now)
+                residency.loaded(s, worker, header, event.body, now)
             case LoadFailed():
-                starting.load_failed(s, worker, header, now)
+                load_failure.load_failed(s, worker, header, now)
+            case Unloaded():
+                residency.unloaded(s, worker, header)
             case _:
                 s.counters["worker_protocol_errors"] += 1
 
@@ -166,13 +185,27 @@ class Core:
                 intake.cancel(s, peer, header, now)
             case Hello():
                 s.tell(peer, self._welcome())
-            case Status():
-                body = snapshot(s, self.identity, now)
-                s.emit(SendSnapshot(peer=peer, id=header.id, snapshot=body))
+            case Status() | Metrics() | Subscribe() | Logs():
+                self._look(peer, header, now)
             case Spawn() | Retire() | ReadCache() | ClearCache() | Shutdown():
                 commands.command(s, peer, header, now)
             case _:
                 s.counters["client_protocol_errors"] += 1
+
+    def _look(self, peer: Peer, header: Status | Metrics | Subscribe | Logs, now: float) -> None:
+        """Show something; looking changes nothing."""
+        s = self.state
+        match header:
+            case Status():
+                body = snapshot(s, self.identity, now)
+                s.emit(SendSnapshot(peer=peer, id=header.id, snapshot=body))
+            case Metrics():
+                page = metrics_page(s, self.identity, now)
+                s.emit(SendMetrics(peer=peer, id=header.id, metrics=page))
+            case Subscribe():
+                s.emit(StartWatch(peer=peer, header=header))
+            case Logs():
+                commands.show_log(s, peer, header)
 
     def _current(self, name: str, epoch: int) -> Worker | None:
         """The worker, if ``epoch`` is its living incarnation."""

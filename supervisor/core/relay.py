@@ -34,6 +34,7 @@ def chunk(s: State, worker: Worker, header: Chunk, event: WorkerSent, now: float
         broken = "the worker sent a chunk out of order or beyond its credit"
         ending.fail(s, request, now, ErrorCode.internal, broken)
         return
+    s.metrics.models[request.model].chunk(request, header.tokens, now)
     request.next_seq += 1
     request.told_at = now
     s.counters["chunks"] += 1
@@ -104,7 +105,7 @@ def end(s: State, request: Request, header: Done | Failed, body: bytes, now: flo
     """Answer with the worker's own last word."""
     ending.answer(s, request, header, body)
     ending.release(s, request)
-    s.workers[request.worker].idle_since = now
+    s.models[request.model].idle_since = now
 
 
 def leased(s: State, worker: Worker, id: bytes, epoch: int | None) -> Request | None:
