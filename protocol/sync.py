@@ -79,11 +79,11 @@ class Client:
                 model, prompt, deadline_s=deadline_s, on_event=on_event, **options
             )
 
-        return Generation(self, background.run(start()), background)
+        return Generation(self, background.run(start), background)
 
     def status(self) -> SnapshotBody:
         """Return the daemon's whole state; loads nothing and disturbs nothing."""
-        return self._open().run(self._client.status())
+        return self._open().run(self._client.status)
 
     def spawn(
         self, model: str, on_event: OnEvent | None = None, *, group: str | None = None
@@ -92,19 +92,19 @@ class Client:
 
         ``group`` moves it into that group's worker first; its own name means a worker of its own.
         """
-        self._open().run(self._client.spawn(model, on_event, group=group))
+        self._open().run(lambda: self._client.spawn(model, on_event, group=group))
 
     def retire(self, model: str, *, now: bool = False) -> None:
         """Unload ``model`` and return when it is gone; ``now`` fails its running requests."""
-        self._open().run(self._client.retire(model, now=now))
+        self._open().run(lambda: self._client.retire(model, now=now))
 
     def cache(self, model: str) -> CacheBody:
         """Return the state of a loaded model's prefix cache."""
-        return self._open().run(self._client.cache(model))
+        return self._open().run(lambda: self._client.cache(model))
 
     def clear_cache(self, model: str) -> CacheBody:
         """Empty a loaded model's prefix cache, disk included; return its state after that."""
-        return self._open().run(self._client.clear_cache(model))
+        return self._open().run(lambda: self._client.clear_cache(model))
 
     def metrics(self) -> MetricsBody:
         """Return all metrics of the daemon; loads nothing and disturbs nothing."""
@@ -120,16 +120,16 @@ class Client:
 
     def shutdown(self, *, now: bool = False) -> None:
         """Stop the daemon; return when it has said so or has closed the connection."""
-        self._open().run(self._client.shutdown(now=now))
+        self._open().run(lambda: self._client.shutdown(now=now))
 
     def _open(self) -> BackgroundLoop:
         with self._lock:
             if self._background is None:
                 background = BackgroundLoop("dflashd-client")
                 try:
-                    background.run(self._client.open())
+                    background.run(self._client.open)
                 except BaseException:
-                    background.end(self._client.close())
+                    background.end(self._client.close)
                     raise
                 self._background = background
                 # Also runs when the client is dropped and when the interpreter exits.
@@ -138,7 +138,7 @@ class Client:
 
 
 def _close(client: AsyncClient, background: BackgroundLoop) -> None:
-    background.end(client.close())
+    background.end(client.close)
 
 
 @final
@@ -175,11 +175,11 @@ class Generation:
 
     def wait(self) -> Completion:
         """Read to the end and return the whole, what was iterated over before included."""
-        return self._background.run(self._generation.wait())
+        return self._background.run(self._generation.wait)
 
     def cancel(self) -> None:
         """Stop it in the worker and wait, for a bounded time, until that is confirmed."""
-        self._background.run(self._generation.cancel())
+        self._background.run(self._generation.cancel)
 
     def __enter__(self) -> Self:
         return self
@@ -208,7 +208,7 @@ class Chunks:
         return self
 
     def __next__(self) -> ChunkBody:
-        chunk = self._background.run(self._generation.next())
+        chunk = self._background.run(self._generation.next)
         if chunk is None:
             raise StopIteration
         return chunk

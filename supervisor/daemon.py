@@ -28,6 +28,7 @@ from .directories import make_private, remove_sockets
 from .door import Door
 from .errors import DaemonError
 from .instance_lock import InstanceLock
+from .lifeline import Lifeline
 from .log import line, log
 from .log_keeper import LogKeeper
 from .lookout import Lookout
@@ -53,11 +54,21 @@ OPEN_FILES = 65_536
 
 @final
 class Daemon:
-    """One run of the daemon; :meth:`run` returns when it has stopped in an orderly way."""
+    """One run of the daemon; :meth:`run` returns when it has stopped in an orderly way.
 
-    def __init__(self, config: Config, *, worker_command: Sequence[str] = WORKER_COMMAND) -> None:
+    ``with_parent``: it also stops, at once, when the process that started it has gone.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        worker_command: Sequence[str] = WORKER_COMMAND,
+        with_parent: bool = False,
+    ) -> None:
         self._config = config
         self._worker_command = worker_command
+        self._lifeline = Lifeline(self._parent_went) if with_parent else None
         self._instance = secrets.token_hex(16)
         self._stopped = asyncio.Event()
         self._turn_is_due = False
@@ -115,6 +126,8 @@ class Daemon:
             loop.add_reader(door.fileno(), self._wake, door)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._board.give, ShutdownAsked())
+        if self._lifeline is not None:
+            self._lifeline.hold()
         # Reload is not offered yet; the default action would leave sockets behind.
         loop.add_signal_handler(signal.SIGHUP, log.info, line("sighup_ignored"))
         try:
@@ -127,6 +140,8 @@ class Daemon:
             await self._say_farewell()
         finally:
             processes.kill_all()
+            if self._lifeline is not None:
+                self._lifeline.release()
             for door in doors:
                 loop.remove_reader(door.fileno())
 
@@ -148,6 +163,12 @@ class Daemon:
         door.stir()
         self._turn()
 
+    def _parent_went(self) -> None:
+        log.warning(line("parent_gone"))
+        # Twice: nobody is left for whom running requests should finish.
+        self._board.give(ShutdownAsked())
+        self._board.give(ShutdownAsked())
+
     def _turn(self) -> None:
         self._turn_is_due = False
         if self._board.turn() and not self._turn_is_due:
@@ -156,6 +177,8 @@ class Daemon:
 
     async def _watch_clock(self) -> None:
         while True:
+            if self._lifeline is not None:
+                self._lifeline.check()
             self._board.flush()
             self._board.give(TimePassed())
             self._turn()
