@@ -12,7 +12,8 @@ from pathlib import Path
 
 from ..protocol.errors import DflashError
 from . import log
-from .config import Config, ConfigError, load
+from .config import Config, ConfigError
+from .config_file import load
 from .daemon import WORKER_COMMAND, Daemon
 from .errors import AlreadyServed, DaemonError
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from dflashd.supervisor import log
-from dflashd.supervisor.config import load
+from dflashd.supervisor.config_file import load
 from dflashd.supervisor.serve import run
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
