@@ -20,10 +20,14 @@ from .messages import (
     CacheState,
     Cancel,
     ClearCache,
+    ConfigBody,
     Done,
     FromControl,
     Generate,
     ReadCache,
+    Reload,
+    ReloadBody,
+    Reloaded,
     Retire,
     Shutdown,
     Snapshot,
@@ -159,9 +163,23 @@ class AsyncClient:
         message = await self._call(call, ClearCache(id=call.id, model=model))
         return decode_body(CacheBody, message.body)
 
-    async def shutdown(self, *, now: bool = False) -> None:
-        """Stop the daemon; return when it has said so or has closed the connection."""
-        call = Call(Done)
+    async def reload(
+        self, *, dry_run: bool = False, config: ConfigBody | None = None
+    ) -> ReloadBody:
+        """Have the daemon read its configuration again; return what changes.
+
+        ``dry_run`` only asks what would change, and may ask that of another ``config``.
+        """
+        call = Call(Reloaded)
+        message = await self._call(call, Reload(id=call.id, dry_run=dry_run), config)
+        return decode_body(ReloadBody, message.body)
+
+    async def shutdown(self, *, now: bool = False, on_event: OnEvent | None = None) -> None:
+        """Stop the daemon; return when it has said so or has closed the connection.
+
+        ``on_event`` gets Accepted with what the daemon still waits for.
+        """
+        call = Call(Done, on_event)
         try:
             _ = await self._call(call, Shutdown(id=call.id, now=now))
         except DflashError as error:
@@ -171,11 +189,12 @@ class AsyncClient:
     async def _call(
         self,
         call: Call,
-        header: Status | Spawn | Retire | ReadCache | ClearCache | Shutdown,
+        header: Status | Spawn | Retire | ReadCache | ClearCache | Reload | Shutdown,
+        body: ConfigBody | None = None,
         *,
         must_answer: bool = False,
     ) -> Message:
-        frames = encode(header)
+        frames = encode(header, body)
         _ = decode(frames, FromControl)
         channel = await self._control_channel()
         channel.ask(call, frames, must_answer=must_answer)

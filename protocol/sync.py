@@ -12,7 +12,7 @@ from .ask import GenerateOptions
 from .background import BackgroundLoop
 from .client import SILENCE_S, TIMEOUT_S, AsyncClient
 from .generation import Completion, Generation as AsyncGeneration
-from .messages import CacheBody, ChunkBody, DoneBody, SnapshotBody
+from .messages import CacheBody, ChunkBody, ConfigBody, DoneBody, ReloadBody, SnapshotBody
 from .pending import OnEvent
 
 
@@ -98,9 +98,13 @@ class Client:
         """Empty a loaded model's prefix cache, disk included; return its state after that."""
         return self._open().run(self._client.clear_cache(model))
 
-    def shutdown(self, *, now: bool = False) -> None:
+    def reload(self, *, dry_run: bool = False, config: ConfigBody | None = None) -> ReloadBody:
+        """Have the daemon read its configuration again; return what (``dry_run``: would) change."""
+        return self._open().run(self._client.reload(dry_run=dry_run, config=config))
+
+    def shutdown(self, *, now: bool = False, on_event: OnEvent | None = None) -> None:
         """Stop the daemon; return when it has said so or has closed the connection."""
-        self._open().run(self._client.shutdown(now=now))
+        self._open().run(self._client.shutdown(now=now, on_event=on_event))
 
     def _open(self) -> BackgroundLoop:
         with self._lock:

@@ -16,14 +16,13 @@ from .config import Config, ConfigError
 from .config_file import load
 from .daemon import WORKER_COMMAND, Daemon
 from .errors import AlreadyServed, DaemonError
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_BUSY = 75
-"""Another daemon serves the directory (EX_TEMPFAIL of sysexits.h)."""
-EXIT_INTERRUPTED = 130
-EXIT_CONFIGURATION = 78
-"""The configuration cannot be used: starting again does not help (EX_CONFIG)."""
+from .exit_statuses import (
+    EXIT_CONFIGURATION,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_TRY_AGAIN,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,7 +48,7 @@ def run(config: Config, *, worker_command: Sequence[str] = WORKER_COMMAND) -> in
     except KeyboardInterrupt:  # before the signal handlers were there
         return EXIT_INTERRUPTED
     except AlreadyServed as error:
-        return complain(str(error), EXIT_BUSY)
+        return complain(str(error), EXIT_TRY_AGAIN)
     except DaemonError as error:
         return complain(str(error), EXIT_FAILED)
     except DflashError as error:

@@ -33,6 +33,7 @@ from .kinds import (
     ToWorker,
 )
 from .model import CacheBody, CacheSettings, LoadBody, LoadedBody
+from .reload import ConfigBody, KeyChange, ModelChange, Reload, ReloadBody, Reloaded
 from .requests import AddCredit, Cancel, Generate, Hello
 from .status import ModelStatus, SnapshotBody, WorkerStatus
 from .workers import (
@@ -66,6 +67,7 @@ __all__ = [
     "Chunk",
     "ChunkBody",
     "ClearCache",
+    "ConfigBody",
     "Count",
     "Credit",
     "Done",
@@ -80,12 +82,14 @@ __all__ = [
     "GenerateBody",
     "Header",
     "Hello",
+    "KeyChange",
     "Load",
     "LoadBody",
     "LoadFailed",
     "Loaded",
     "LoadedBody",
     "Milliseconds",
+    "ModelChange",
     "ModelStatus",
     "Name",
     "Ping",
@@ -94,6 +98,9 @@ __all__ = [
     "ReadCache",
     "Register",
     "Registered",
+    "Reload",
+    "ReloadBody",
+    "Reloaded",
     "Report",
     "RequestId",
     "Retire",

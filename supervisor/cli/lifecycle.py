@@ -7,9 +7,9 @@ import sys
 import time
 
 from ...protocol.paths import runtime_dir
+from ..exit_statuses import EXIT_OK
 from ..instance_lock import LOCK_NAME
 from .connection import connected
-from .exits import EXIT_OK
 from .screen import ProgressLine
 
 LEAVE_S = 5.0

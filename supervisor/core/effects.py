@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ...protocol.messages import Body, Header, SnapshotBody
+from ..config import Config
 from .events import Peer
 
 
@@ -15,7 +16,7 @@ class SendToClient(Struct, frozen=True, kw_only=True):
 
     peer: Peer
     header: Header
-    body: bytes = b""
+    body: bytes | Body = b""
 
 
 class SendSnapshot(Struct, frozen=True, kw_only=True):
@@ -50,6 +51,22 @@ class SignalProcess(Struct, frozen=True, kw_only=True):
     signal: Literal["terminate", "kill"]
 
 
+class ReadConfig(Struct, frozen=True, kw_only=True):
+    """Read the configuration file, or look at the text in ``body``; answered by ConfigRead or
+    ConfigRefused with the same ``n``. After a ``dry_run`` a change of the file is still news.
+    """
+
+    n: int
+    dry_run: bool = False
+    body: bytes = b""
+
+
+class AdoptConfig(Struct, frozen=True, kw_only=True):
+    """This configuration is in effect now."""
+
+    config: Config
+
+
 class Note(Struct, frozen=True, kw_only=True):
     """Write down that something worth knowing happened."""
 
@@ -62,5 +79,13 @@ class StopServing(Struct, frozen=True, kw_only=True):
 
 
 Effect = (
-    SendToClient | SendSnapshot | SendToWorker | SpawnProcess | SignalProcess | Note | StopServing
+    SendToClient
+    | SendSnapshot
+    | SendToWorker
+    | SpawnProcess
+    | SignalProcess
+    | ReadConfig
+    | AdoptConfig
+    | Note
+    | StopServing
 )

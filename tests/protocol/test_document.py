@@ -19,6 +19,8 @@ from dflashd.protocol.messages import (
     CacheSettings,
     ChatMessage,
     Header,
+    KeyChange,
+    ModelChange,
     ModelStatus,
     Sampling,
     WorkerStatus,
@@ -42,6 +44,8 @@ BODIES: list[type[Body]] = [
     CacheSettings,
     WorkerStatus,
     ModelStatus,
+    ModelChange,
+    KeyChange,
 ]
 
 
