@@ -20,8 +20,8 @@ import zmq
 
 from ..protocol.messages import FromClient, FromControl, FromWorker
 from ..protocol.paths import Endpoints
-from .config import Config
-from .core.events import ShutdownAsked, TimePassed
+from .config_source import ConfigSource
+from .core.events import ReloadAsked, ShutdownAsked, TimePassed
 from .core.machine import Core
 from .core.snapshot import Identity
 from .directories import make_private, remove_sockets
@@ -39,6 +39,9 @@ WORKER_COMMAND = (sys.executable, "-P", "-m", "dflashd.worker")
 TICK_S = 0.25
 """Longest time between two looks at the clock: a new deadline may be nearer than the last."""
 
+WATCH_S = 0.5
+"""Time between two looks at the configuration file; a change must outlast one of them."""
+
 FLUSH_S = 0.01
 """Time between two tries to send to a peer whose pipe is full."""
 
@@ -52,8 +55,11 @@ OPEN_FILES = 65_536
 class Daemon:
     """One run of the daemon; :meth:`run` returns when it has stopped in an orderly way."""
 
-    def __init__(self, config: Config, *, worker_command: Sequence[str] = WORKER_COMMAND) -> None:
-        self._config = config
+    def __init__(
+        self, configs: ConfigSource, *, worker_command: Sequence[str] = WORKER_COMMAND
+    ) -> None:
+        self._configs = configs
+        self._config = configs.current
         self._worker_command = worker_command
         self._instance = secrets.token_hex(16)
         self._stopped = asyncio.Event()
@@ -98,6 +104,7 @@ class Daemon:
             {"requests": requests, "control": control},
             workers,
             processes,
+            configs=self._configs,
             on_stop=self._stopped.set,
         )
         loop = asyncio.get_running_loop()
@@ -105,14 +112,17 @@ class Daemon:
             loop.add_reader(door.fileno(), self._wake, door)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._board.give, ShutdownAsked())
-        # Reload is not offered yet; the default action would leave sockets behind.
-        loop.add_signal_handler(signal.SIGHUP, log.info, line("sighup_ignored"))
+        loop.add_signal_handler(signal.SIGHUP, self._board.give, ReloadAsked(cause="signal"))
         try:
             async with asyncio.TaskGroup() as tasks:
-                clock = tasks.create_task(self._watch_clock())
+                watches = [
+                    tasks.create_task(self._watch_clock()),
+                    tasks.create_task(self._watch_config()),
+                ]
                 on_ready(self._ready_sentence())
                 await self._stopped.wait()
-                clock.cancel()
+                for watch in watches:
+                    watch.cancel()
             await self._say_farewell()
         finally:
             processes.kill_all()
@@ -151,6 +161,12 @@ class Daemon:
             left_s = self._board.next_deadline - time.monotonic()
             rest_s = FLUSH_S if self._board.is_behind else max(FLUSH_S, min(TICK_S, left_s))
             await asyncio.sleep(rest_s)
+
+    async def _watch_config(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if self._configs.has_changed:
+                self._board.give(ReloadAsked(cause="file"))
 
     async def _say_farewell(self) -> None:
         end = time.monotonic() + FAREWELL_S

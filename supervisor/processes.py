@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
@@ -55,7 +55,7 @@ class Processes:
         instance: str,
         registry: ProcessRegistry,
         cpu_share: int,
-        models: Sequence[str] = (),
+        models: Iterable[str] = (),
     ) -> None:
         self._command = list(command)
         self._workers_url = workers_url
@@ -63,9 +63,13 @@ class Processes:
         self._instance = instance
         self._registry = registry
         self._cpu_share = cpu_share
-        self._models = tuple(models)
+        self.serve_models(models)
         self.on_exit: Callable[[str, int, int, str], None] = _unheard
         self._live: dict[tuple[str, int], Process] = {}
+
+    def serve_models(self, models: Iterable[str]) -> None:
+        """Say which models are configured now, to the processes started from now on."""
+        self._models = tuple(models)
 
     def start(self, worker: str, epoch: int) -> int:
         """Start a process and return its pid. Raises OSError.

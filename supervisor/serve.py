@@ -12,8 +12,8 @@ from pathlib import Path
 
 from ..protocol.errors import DflashError
 from . import log
-from .config import Config, ConfigError
-from .config_file import load
+from .config import ConfigError
+from .config_source import ConfigSource
 from .daemon import WORKER_COMMAND, Daemon
 from .errors import AlreadyServed, DaemonError
 from .exit_statuses import (
@@ -29,19 +29,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of ``dflashd``; the exit status."""
     parsed = parser().parse_args(arguments)
     log.configure()
-    path: Path | None = parsed.config
+    return run(parsed.config)
+
+
+def run(path: Path | None, *, worker_command: Sequence[str] = WORKER_COMMAND) -> int:
+    """Serve what the file at ``path`` says until told to stop; the exit status."""
     try:
-        config = Config() if path is None else load(path)
-        return run(config)
+        configs = ConfigSource(path)
     except ConfigError as error:
         return complain(str(error), EXIT_CONFIGURATION)
 
-
-def run(config: Config, *, worker_command: Sequence[str] = WORKER_COMMAND) -> int:
-    """Serve until told to stop; the exit status."""
-
     async def serve() -> None:
-        await Daemon(config, worker_command=worker_command).run(announce)
+        await Daemon(configs, worker_command=worker_command).run(announce)
 
     try:
         asyncio.run(serve())
@@ -83,7 +82,7 @@ def announce(sentence: str) -> None:
 
 def complain(sentence: str, status: int) -> int:
     """Say why not, on stderr."""
-    sys.stderr.write(f"dflashd: {sentence}\n")
+    sys.stderr.write("".join(f"dflashd: {line}\n" for line in sentence.splitlines()))
     return status
 
 

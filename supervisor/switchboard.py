@@ -11,10 +11,13 @@ from msgspec import structs
 
 from ..protocol.codec import decode, encode
 from ..protocol.errors import DflashError, ErrorCode, Malformed, Stranger
-from ..protocol.messages import Failed, Header, Register, Snapshot
+from ..protocol.messages import Body, Failed, Header, Register, Snapshot
+from .config_source import ConfigSource
 from .core.effects import (
+    AdoptConfig,
     Effect,
     Note,
+    ReadConfig,
     SendSnapshot,
     SendToClient,
     SendToWorker,
@@ -62,6 +65,8 @@ class Switchboard:
         client_doors: dict[ClientDoor, Door],
         worker_door: Door,
         processes: Processes,
+        *,
+        configs: ConfigSource,
         on_stop: Callable[[], None],
     ) -> None:
         self._core = core
@@ -69,6 +74,7 @@ class Switchboard:
         self._worker_door = worker_door
         self._on_stop = on_stop
         self._processes = processes
+        self._configs = configs
         processes.on_exit = self.worker_exited
         self._links: dict[bytes, tuple[str, int]] = {}
         self._events: deque[Event] = deque()
@@ -224,12 +230,17 @@ class Switchboard:
                 self._spawn(effect)
             case SignalProcess():
                 self._signal(effect)
+            case ReadConfig():
+                self._configs.read(effect, self.give)
+            case AdoptConfig():
+                self._configs.adopt(effect.config)
+                self._processes.serve_models(self._configs.current.models)
             case Note():
                 log.info(line_of(effect.name, effect.fields))
             case StopServing():
                 self._on_stop()
 
-    def _send_to_client(self, peer: Peer, header: Header, body: bytes) -> None:
+    def _send_to_client(self, peer: Peer, header: Header, body: bytes | Body) -> None:
         self._send_frames(peer, encode(header, body))
 
     def _send_frames(self, peer: Peer, frames: list[bytes]) -> None:

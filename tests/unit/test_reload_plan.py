@@ -48,7 +48,7 @@ def test_what_only_the_supervisor_uses_keeps_the_worker(line: str) -> None:
     """A key no worker was given changes without touching the worker."""
     found = plan(config(model()), config(model(line)))
     assert found.models[0].fate == "adjusted"
-    assert [change.key for change in found.models[0].keys] == [line.split()[0]]
+    assert [change.key for change in found.models[0].keys] == [line.split(maxsplit=1)[0]]
 
 
 @pytest.mark.parametrize(
