@@ -303,6 +303,7 @@ BODIES: dict[str, Body] = {
                 restarts=1,
                 retry_in_s=0.5,
                 reason="signal 9",
+                saved_bytes=70,
             ),
         ),
         models=(
@@ -321,6 +322,9 @@ BODIES: dict[str, Body] = {
                 stage_done=1,
                 stage_total=4,
                 loaded=LOADED,
+                group="g",
+                reason="its hooks conflict",
+                retry_in_s=1.5,
             ),
         ),
         counters={"strangers": 1},
