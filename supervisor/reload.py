@@ -121,4 +121,6 @@ def flat(value: Struct, prefix: str = "") -> dict[str, object]:
 
 def written(value: object) -> str:
     """A value as it stands in the file."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return UNSET if value is None else msgspec.json.encode(value).decode()[:SHOWN_CHARACTERS]

@@ -21,6 +21,7 @@ from ...protocol.messages import (
     Progress,
     ReadCache,
     Register,
+    Reload,
     Retire,
     Shutdown,
     Spawn,
@@ -38,7 +39,9 @@ from . import (
     health,
     intake,
     load_failure,
+    reading,
     relay,
+    reload,
     residency,
     shutdown,
     starting,
@@ -50,9 +53,12 @@ from .events import (
     ClientOverflowed,
     ClientSent,
     ClientVanished,
+    ConfigRead,
+    ConfigRefused,
     Event,
     ProcessStarted,
     ProcessStartFailed,
+    ReloadAsked,
     ShutdownAsked,
     TimePassed,
     WorkerExited,
@@ -83,6 +89,7 @@ class Core:
         self._route(event, now)
         while s.touched:
             self._settle(now)
+            reload.conclude(s)
             admission.consider(s, now)
         if s.shutdown_level and not s.stopped_serving:
             self._finish_shutdown()
@@ -118,8 +125,19 @@ class Core:
                 intake.overflowed(s, event, now)
             case ShutdownAsked():
                 shutdown.shut_down(s, now, min(3, s.shutdown_level + 1))
+            case ReloadAsked() | ConfigRead() | ConfigRefused():
+                self._config_event(event, now)
             case ProcessStarted() | ProcessStartFailed() | WorkerExited() | WorkerUnreachable():
                 self._process_event(event, now)
+
+    def _config_event(self, event: ReloadAsked | ConfigRead | ConfigRefused, now: float) -> None:
+        match event:
+            case ReloadAsked():
+                reading.asked(self.state, event, now)
+            case ConfigRead():
+                reading.read(self.state, event, now)
+            case ConfigRefused():
+                reading.refused(self.state, event, now)
 
     def _process_event(
         self,
@@ -185,6 +203,8 @@ class Core:
                 s.emit(SendSnapshot(peer=peer, id=header.id, snapshot=body))
             case Spawn() | Retire() | ReadCache() | ClearCache() | Shutdown():
                 commands.command(s, peer, header, now)
+            case Reload():
+                commands.reload(s, peer, header, event.body, now)
             case _:
                 s.counters["client_protocol_errors"] += 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...protocol.errors import ErrorCode
-from . import ending, retiring, stopping
+from . import ending, reading, retiring, stopping
 from .records import ALIVE, SERVED, WITHOUT_PROCESS, Worker, WorkerState
 from .retiring import STOPPING
 from .state import State
@@ -15,6 +15,7 @@ def shut_down(s: State, now: float, level: int) -> None:
         return
     s.shutdown_level = level
     s.note("shutdown_asked", level=level)
+    reading.give_up(s)
     for model in s.models.values():
         s.fail_commands(model.spawns, ErrorCode.shutting_down, STOPPING)
         ending.fail_queued(s, model, now, ErrorCode.shutting_down, STOPPING, retryable=True)
