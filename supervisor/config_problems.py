@@ -86,7 +86,7 @@ def value_problems(value: object, type_: object, path: Path) -> Iterator[Problem
                 yield Problem((*path, key), NO_NAME)
             yield from value_problems(item, item_type, (*path, key))
     else:
-        yield from plain_problems(value, type_, path)
+        yield from plain_problems(cast("object", value), type_, path)
 
 
 def plain_problems(value: object, type_: Any, path: Path) -> Iterator[Problem]:
