@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -69,6 +71,32 @@ class Flags(msgspec.Struct, forbid_unknown_fields=True):
     flood: bool = False
     echo: bool = False
     grandchild: bool = False
+    fault: str = ""
+    fault_at: str = ""
+    fault_once: bool = True
+    failure: tuple[str, str] | None = None
+
+
+def commit(fault: str) -> None:
+    """Do to this process what a crash, a hang or an operator would."""
+    match fault:
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "hung":
+            while True:
+                time.sleep(1000)
+        case "hung with the GIL":
+            ctypes.PyDLL(None).sleep(1000)
+        case "aborted":
+            os.abort()
+        case "left":
+            os._exit(0)
+        case "unusable":
+            os._exit(78)
+        case _:
+            raise ImportError(f"no module named {fault}")
 
 
 @dataclass(slots=True)
@@ -104,6 +132,19 @@ class FakeWorker:
         self.socket.setsockopt(zmq.IMMEDIATE, 1)
         self.socket.setsockopt(zmq.LINGER, 200)
         self.socket.connect(os.environ["DFLASHD_WORKERS"])
+        signal.signal(signal.SIGUSR1, lambda *_: self.at("idle"))
+
+    def at(self, stage: str) -> None:
+        """Misbehave if this is the stage for it; by default in one incarnation only."""
+        if self.flags.fault_at != stage:
+            return
+        if self.flags.fault_once:
+            marker = f"{os.environ['DFLASHD_FAKE_DIR']}/{self.name}.faulted"
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+                commit(self.flags.fault)
+        else:
+            commit(self.flags.fault)
 
     def run(self) -> NoReturn:
         """Serve until told otherwise."""
@@ -129,9 +170,11 @@ class FakeWorker:
             case Load():
                 if self.flags.exit_at_load is not None:
                     self.leave(self.flags.exit_at_load)
+                self.at("loading")
                 self.loaded_since = time.monotonic()
                 self.load_until = time.monotonic() + self.flags.load_s
             case Assign():
+                self.at("prefill")
                 body = decode_body(GenerateBody, frame)
                 said = "|".join(f"{m.role}={m.content}" for m in body.messages or ())
                 self.jobs[header.id] = Job(
@@ -211,6 +254,14 @@ class FakeWorker:
                 Failed(id=job.id, epoch=self.epoch, code=ErrorCode.cancelled, message="cancelled")
             )
             return
+        if job.seq == 3:
+            self.at("decode")
+        if self.flags.failure is not None and job.seq == 3:
+            del self.jobs[job.id]
+            code, message = self.flags.failure
+            failed = Failed(id=job.id, epoch=self.epoch, code=ErrorCode(code), message=message)
+            self.send(failed)
+            return
         stuck = self.flags.stuck_after is not None and job.seq >= self.flags.stuck_after
         if stuck or time.monotonic() < job.next_at:
             return
@@ -269,7 +320,9 @@ def main() -> None:
     if flags.exit_at_start is not None:
         sys.stderr.write(flags.last_words)
         sys.exit(flags.exit_at_start)
-    FakeWorker(flags).run()
+    worker = FakeWorker(flags)
+    worker.at("start")
+    worker.run()
 
 
 if __name__ == "__main__":
