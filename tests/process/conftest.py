@@ -12,11 +12,15 @@ from .daemon_process import DaemonProcess
 
 @pytest.fixture
 def make_daemon() -> Iterator[Callable[..., DaemonProcess]]:
-    """A maker of daemons: ``make_daemon({model: flags}, limit=value)``."""
+    """A maker of daemons: ``make_daemon({model: flags}, {model: its TOML lines}, limit=value)``."""
     made: list[DaemonProcess] = []
 
-    def make(models: dict[str, dict[str, Any]], **limits: float) -> DaemonProcess:
-        made.append(DaemonProcess(models, **limits))
+    def make(
+        models: dict[str, dict[str, Any]],
+        sections: dict[str, str] | None = None,
+        **limits: float,
+    ) -> DaemonProcess:
+        made.append(DaemonProcess(models, sections, **limits))
         return made[-1]
 
     yield make

@@ -35,12 +35,18 @@ def wait_for(what: str, probe: Callable[[], T], limit_s: float = 30.0) -> T:
 class DaemonProcess:
     """Starts ``dflashd`` in a directory of its own, and leaves nothing behind."""
 
-    def __init__(self, models: dict[str, dict[str, Any]], **limits: float) -> None:
+    def __init__(
+        self,
+        models: dict[str, dict[str, Any]],
+        sections: dict[str, str] | None = None,
+        **limits: float,
+    ) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="dfd", dir="/tmp"))
         self.runtime_dir = self.home / "run"
         self.state_dir = self.home / "state"
         self.config = self.home / "config.toml"
         self.limits = limits
+        self.sections = sections or {}
         self.environment = {
             **os.environ,
             "DFLASHD_FAKE": json.dumps(models),
@@ -54,7 +60,10 @@ class DaemonProcess:
         """Write the file the daemon reads."""
         limits = "".join(f"{key} = {value}\n" for key, value in self.limits.items())
         dirs = f'runtime_dir = "{self.runtime_dir}"\nstate_dir = "{self.state_dir}"\n'
-        sections = "".join(f'[models."{name}"]\ntarget = "fake"\n' for name in models)
+        sections = "".join(
+            f'[models."{name}"]\ntarget = "fake"\n{self.sections.get(name, "")}\n'
+            for name in models
+        )
         self.config.write_text(f"[daemon]\n{dirs}{limits}{sections}")
 
     def start(self) -> None:
