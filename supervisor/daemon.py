@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import random
-import resource
 import secrets
 import signal
 import sys
@@ -20,12 +19,13 @@ import zmq
 
 from ..protocol.messages import FromClient, FromControl, FromWorker
 from ..protocol.paths import Endpoints
+from . import open_files
 from .config_source import ConfigSource
 from .core.events import ReloadAsked, ShutdownAsked, TimePassed
 from .core.machine import Core
 from .core.snapshot import Identity
 from .directories import make_private, remove_sockets
-from .door import Door
+from .door import CLIENT_BURST_MESSAGES, WORKER_BURST_MESSAGES, Door
 from .errors import DaemonError
 from .instance_lock import InstanceLock
 from .log import line, log
@@ -48,8 +48,6 @@ FLUSH_S = 0.01
 FAREWELL_S = 1.0
 """How long last messages may take to leave when the daemon stops."""
 
-OPEN_FILES = 65_536
-
 
 @final
 class Daemon:
@@ -64,10 +62,11 @@ class Daemon:
         self._instance = secrets.token_hex(16)
         self._stopped = asyncio.Event()
         self._turn_is_due = False
+        self._open_files = open_files.OpenFiles()
 
     async def run(self, on_ready: Callable[[str], None]) -> None:
         """Serve until told to stop; ``on_ready`` gets a sentence. Raises DaemonError."""
-        raise_open_files()
+        open_files.raise_limit()
         runtime_dir, state_dir = self._config.runtime_dir, self._config.state_dir
         endpoints = Endpoints(runtime_dir)
         make_private(runtime_dir)
@@ -144,6 +143,8 @@ class Daemon:
 
     def _wake(self, door: Door) -> None:
         door.stir()
+        if door.is_behind:  # what woke us may be that a peer reads again
+            self._board.flush()
         self._turn()
 
     def _turn(self) -> None:
@@ -157,8 +158,11 @@ class Daemon:
             self._board.flush()
             self._board.give(TimePassed())
             self._turn()
+            if self._open_files.look():
+                self._board.let_in(new_clients=not self._open_files.are_short)
+            hurried = self._board.is_behind or self._open_files.are_many
             left_s = self._board.next_deadline - time.monotonic()
-            rest_s = FLUSH_S if self._board.is_behind else max(FLUSH_S, min(TICK_S, left_s))
+            rest_s = FLUSH_S if hurried else max(FLUSH_S, min(TICK_S, left_s))
             await asyncio.sleep(rest_s)
 
     async def _watch_config(self) -> None:
@@ -178,13 +182,17 @@ class Daemon:
 def open_doors(endpoints: Endpoints) -> Generator[tuple[Door, Door, Door]]:
     """Bind requests, control and workers; close them, then wait for last messages to leave."""
     paths: tuple[Path, ...] = endpoints.paths
-    kinds = (FromClient, FromControl, FromWorker)
+    kinds = (
+        (FromClient, CLIENT_BURST_MESSAGES),
+        (FromControl, CLIENT_BURST_MESSAGES),
+        (FromWorker, WORKER_BURST_MESSAGES),
+    )
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     doors: list[Door] = []
     try:
-        for path, kind in zip(paths, kinds, strict=True):
+        for path, (kind, burst_messages) in zip(paths, kinds, strict=True):
             try:
-                doors.append(Door(context, path, kind))
+                doors.append(Door(context, path, kind, burst_messages=burst_messages))
             except (zmq.ZMQError, OSError) as error:
                 raise DaemonError(f"{path} cannot be bound: {error}") from error
         requests, control, workers = doors
@@ -193,12 +201,3 @@ def open_doors(endpoints: Endpoints) -> Generator[tuple[Door, Door, Door]]:
         for door in doors:
             door.close()
         context.term()
-
-
-def raise_open_files() -> None:
-    """Raise the soft limit of open files: running out of them would abort the process."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

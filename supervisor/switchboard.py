@@ -124,6 +124,13 @@ class Switchboard:
             for identity in self._worker_door.flush():
                 self._unreachable(identity)
 
+    def let_in(self, *, new_clients: bool) -> None:
+        """Open or shut the clients' doors for connections that are not there yet."""
+        log.warning(line("doors_opened" if new_clients else "doors_shut"))
+        self._counters["doors_shut"] += not new_clients
+        for door in self._client_doors.values():
+            door.let_in(new_peers=new_clients)
+
     def give(self, event: Event) -> None:
         """Hand an event to the core and obey; what that brings about is handled in turn."""
         self._events.append(event)
