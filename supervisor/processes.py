@@ -138,10 +138,10 @@ class Processes:
         """Kill and reap every process, at the daemon's own unexpected end."""
         for process in list(self._live.values()):
             self.signal(process.worker, process.epoch, "kill")
+            process.watch.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.child.wait(timeout=5)
-            process.watch.close()
-            self._registry.remove(process.child.pid)
+                self._registry.remove(process.child.pid)
         self._live.clear()
 
     def _ended(self, key: tuple[str, int]) -> None:

@@ -133,6 +133,7 @@ def shut_down(s: State, peer: Peer, header: Shutdown, now: float) -> None:
     """Stop the daemon, also when too many wait to hear of it."""
     if not too_many(s, peer, header.id):
         s.shutdowns.append(Command(peer=peer, id=header.id))
+        s.shutdown_told = ""
     shutdown.shut_down(s, now, max(s.shutdown_level, 2 if header.now else 1))
 
 

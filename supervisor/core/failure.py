@@ -66,6 +66,7 @@ def lose(s: State, worker: Worker, now: float, reason: str) -> None:
     ending.fail_active(s, worker, ErrorCode.worker_lost, f"the worker of this model {reason}")
     s.emit(SignalProcess(worker=worker.name, epoch=worker.epoch, signal="kill"))
     s.counters["workers_killed"] += 1
+    worker.kills += 1
     vacancy.go_along(s, worker)
     s.enter(worker, WorkerState.lost, now + s.limits.kill_timeout_s)
 
@@ -78,6 +79,7 @@ def unreachable(s: State, worker: Worker, now: float) -> None:
 
 def kill_again(s: State, worker: Worker, now: float) -> None:
     """Repeat the kill of a lost worker that is still there."""
+    worker.kills += 1
     s.emit(SignalProcess(worker=worker.name, epoch=worker.epoch, signal="kill"))
     s.enter(worker, WorkerState.lost, now + s.limits.kill_timeout_s)
 

@@ -222,7 +222,9 @@ class Core:
 
     def _finish_shutdown(self) -> None:
         s = self.state
-        if all(worker.state in WITHOUT_PROCESS for worker in s.workers.values()):
+        if shutdown.is_over(s):
             s.stopped_serving = True
             s.complete_commands(s.shutdowns)
             s.emit(StopServing())
+        else:
+            shutdown.tell(s)

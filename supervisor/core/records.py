@@ -191,6 +191,7 @@ class Worker:
     active: dict[bytes, Request] = field(default_factory=dict[bytes, Request])
     questions: dict[bytes, Question] = field(default_factory=dict[bytes, Question])
     stop_step: StopStep = StopStep.polite
+    kills: int = 0
     failures: list[float] = field(default_factory=list[float])
     restarts: int = 0
     spawned_at: float = 0.0

@@ -48,6 +48,7 @@ class State:
     counters: Counter[str] = field(default_factory=Counter[str])
     shutdowns: list[Command] = field(default_factory=list[Command])
     shutdown_level: int = 0
+    shutdown_told: str = ""
     stopped_serving: bool = False
     last_epoch: int = 0
     last_serial: int = 0
