@@ -107,14 +107,16 @@ def loaded(s: State, worker: Worker, header: Loaded, body: bytes, now: float) ->
 def leave(s: State, model: Model, now: float) -> None:
     """Take a model without requests out of its worker; with the last one its process stops."""
     worker = s.worker_of(model)
-    if any(other is not model and stays(other) for other in s.models_of(worker)):
+    if not any(other is not model and stays(other) for other in s.models_of(worker)):
+        stopping.take_down(s, worker, now)
+    elif model.state is Residency.loading and not model.ordered:
+        vacancy.vacate(s, model)
+    else:
         # A worker that loads hears of it at its load's next step.
         loads = any(other.ordered for other in s.models_of(worker))
         limit_s = s.limits.load_stall_s if loads else s.limits.unload_timeout_s
         s.order(worker, Unload(epoch=worker.epoch, model=model.name))
         s.place(model, Residency.unloading, now + limit_s)
-    else:
-        stopping.take_down(s, worker, now)
 
 
 def stays(model: Model) -> bool:
