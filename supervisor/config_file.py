@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from .config import Config, ConfigError, anchored
-from .config_problems import Problem, problems_of
+from .config_problems import Problem, problems_between, problems_of
 from .toml_lines import line_of
 
 PROBLEMS_LIMIT = 20
@@ -49,9 +49,14 @@ def parse(text: str, *, source: str, base_dir: Path) -> Config:
     if problems:
         raise ConfigError(*lines(problems, text, source))
     try:
-        return anchored(msgspec.convert(raw, Config), base_dir)
+        config = msgspec.convert(raw, Config)
     except msgspec.ValidationError as error:  # of the whole, not of one key
         raise ConfigError(f"{source}: {error}") from error
+    problems = list(problems_between(config))
+    if problems:
+        raise ConfigError(*lines(problems, text, source))
+    try:
+        return anchored(config, base_dir)
     except RuntimeError as error:  # of expanduser
         raise ConfigError(f"{source}: a path with ~ cannot be used: {error}") from error
 

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, cast, get_args, get_origin
 import msgspec
 from msgspec import Struct, structs
 
+from .config import Config
+
 Path = tuple[str, ...]
 
 SHOWN_KEYS = 12
@@ -47,8 +49,17 @@ class Problem(Struct, frozen=True):
 
 
 def problems_of(raw: Mapping[str, object], type_: type[Struct]) -> Iterator[Problem]:
-    """All problems of a file's tables, in the file's order."""
+    """All problems of a file's tables, each for itself."""
     yield from table_problems(raw, type_, ())
+
+
+def problems_between(config: Config) -> Iterator[Problem]:
+    """What is wrong between tables that are right each for itself."""
+    for name, model in config.models.items():
+        # A group's worker has the group's name, a model's own worker the model's.
+        if model.group in config.models:
+            what = f"must not be the name of a model, got '{model.group}'"
+            yield Problem(("models", name, "group"), what)
 
 
 def table_problems(

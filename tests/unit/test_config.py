@@ -156,6 +156,10 @@ def test_what_no_path_or_number_can_be_is_one_sentence(text: str) -> None:
             "models.a.target = 't'\nmodels.a.placement = 'f'",
             "x.toml line 2: [models.a] placement must be one of auto, strict, got 'f'",
         ),
+        (
+            "[models.a]\ntarget = 't'\n[models.b]\ntarget = 't'\ngroup = 'a'",
+            "x.toml line 5: [models.b] group must not be the name of a model, got 'a'",
+        ),
         ("\n[models.a]\n", "x.toml line 2: [models.a] target is missing, and has no default"),
         (
             "[models]\nb = {target = 't'}\na = 1",
