@@ -29,10 +29,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of ``dflashd``; the exit status."""
     parsed = parser().parse_args(arguments)
     log.configure()
-    return run(parsed.config)
+    return run(parsed.config, with_parent=parsed.with_parent)
 
 
-def run(path: Path | None, *, worker_command: Sequence[str] = WORKER_COMMAND) -> int:
+def run(
+    path: Path | None,
+    *,
+    worker_command: Sequence[str] = WORKER_COMMAND,
+    with_parent: bool = False,
+) -> int:
     """Serve what the file at ``path`` says until told to stop; the exit status."""
     try:
         configs = ConfigSource(path)
@@ -40,7 +45,8 @@ def run(path: Path | None, *, worker_command: Sequence[str] = WORKER_COMMAND) ->
         return complain(str(error), EXIT_CONFIGURATION)
 
     async def serve() -> None:
-        await Daemon(configs, worker_command=worker_command).run(announce)
+        daemon = Daemon(configs, worker_command=worker_command, with_parent=with_parent)
+        await daemon.run(announce)
 
     try:
         asyncio.run(serve())
@@ -68,6 +74,12 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="TOML file with the models (see dflashd.example.toml)",
+    )
+    serve.add_argument(
+        "--with-parent",
+        action="store_true",
+        help="stop at once when the program that started this one ends: it must hold the other "
+        "end of stdin, a pipe",
     )
     return top
 

@@ -10,6 +10,17 @@ from .model import CacheBody, LoadBody, LoadedBody
 from .reload import ConfigBody, Reload, ReloadBody, Reloaded
 from .requests import AddCredit, Cancel, Generate, Hello
 from .status import SnapshotBody
+from .watching import (
+    EventBody,
+    Happened,
+    LogBody,
+    LogPart,
+    Logs,
+    Measured,
+    Metrics,
+    MetricsBody,
+    Subscribe,
+)
 from .workers import (
     Assign,
     Load,
@@ -26,8 +37,35 @@ from .workers import (
 )
 
 FromClient = Hello | Generate | AddCredit | Cancel
-FromControl = Hello | Status | Spawn | Retire | ReadCache | ClearCache | Reload | Shutdown | Cancel
-ToClient = Welcome | Accepted | Chunk | Done | Failed | Snapshot | CacheState | Reloaded | Event
+FromControl = (
+    Hello
+    | Status
+    | Spawn
+    | Retire
+    | ReadCache
+    | ClearCache
+    | Reload
+    | Subscribe
+    | Logs
+    | Metrics
+    | Shutdown
+    | AddCredit
+    | Cancel
+)
+ToClient = (
+    Welcome
+    | Accepted
+    | Chunk
+    | Done
+    | Failed
+    | Snapshot
+    | CacheState
+    | Reloaded
+    | Event
+    | Happened
+    | LogPart
+    | Measured
+)
 FromWorker = (
     Register | Progress | Loaded | LoadFailed | Unloaded | Chunk | Done | Failed | CacheState | Pong
 )
@@ -43,6 +81,9 @@ BODY_OF: dict[type[Header], type[Body]] = {
     CacheState: CacheBody,
     Reload: ConfigBody,
     Reloaded: ReloadBody,
+    Happened: EventBody,
+    LogPart: LogBody,
+    Measured: MetricsBody,
     Load: LoadBody,
     Loaded: LoadedBody,
     Assign: GenerateBody,

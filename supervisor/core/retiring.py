@@ -45,6 +45,8 @@ def drain(s: State, model: Model, now: float, limit_s: float) -> None:
         model.deadline = min(model.deadline or now + limit_s, now + limit_s)
         return
     model.leaving = s.last_serial if model.leaving is None else model.leaving
+    model.drain_began_at = now
+    s.note("drain_began", worker=model.worker, model=model.name, limit_s=limit_s)
     s.place(model, Residency.draining, now + limit_s)
 
 
