@@ -23,7 +23,7 @@ FAKE_DAEMON = Path(__file__).with_name("fake_daemon.py")
 T = TypeVar("T")
 
 
-def wait_for(what: str, probe: Callable[[], T], limit_s: float = 15.0) -> T:
+def wait_for(what: str, probe: Callable[[], T], limit_s: float = 30.0) -> T:
     """Poll until ``probe`` gives something true; fail with ``what`` after ``limit_s``."""
     end = time.monotonic() + limit_s
     while not (value := probe()):
@@ -47,7 +47,11 @@ class DaemonProcess:
         self.config = self.home / "config.toml"
         self.limits = limits
         self.sections = sections or {}
-        self.environment = {**os.environ, "DFLASHD_FAKE": json.dumps(models)}
+        self.environment = {
+            **os.environ,
+            "DFLASHD_FAKE": json.dumps(models),
+            "DFLASHD_FAKE_DIR": str(self.home),
+        }
         self.write_config(list(models))
         self.log = self.home / "daemon.log"
         self.start()
@@ -77,7 +81,7 @@ class DaemonProcess:
 
     def client(self, **options: Any) -> Client:
         """A client of this daemon."""
-        return Client(self.runtime_dir, timeout_s=10, **options)
+        return Client(self.runtime_dir, timeout_s=30, **options)
 
     def status(self) -> SnapshotBody:
         """The daemon's state."""
@@ -94,7 +98,7 @@ class DaemonProcess:
         """Signal the daemon."""
         self.child.send_signal(number)
 
-    def wait(self, limit_s: float = 15.0) -> int:
+    def wait(self, limit_s: float = 30.0) -> int:
         """Wait for the daemon's end; its exit status."""
         return self.child.wait(limit_s)
 
