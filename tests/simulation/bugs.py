@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -76,7 +76,7 @@ BUGS: tuple[Bug, ...] = (
 
 
 @contextmanager
-def planted(bug: Bug) -> Iterator[None]:
+def planted(bug: Bug) -> Generator[None]:
     """The core with one mistake."""
     with bug():
         yield
