@@ -28,10 +28,14 @@ from .directories import make_private, remove_sockets
 from .door import CLIENT_BURST_MESSAGES, WORKER_BURST_MESSAGES, Door
 from .errors import DaemonError
 from .instance_lock import InstanceLock
+from .lifeline import Lifeline
 from .log import line, log
+from .log_keeper import LogKeeper
+from .lookout import Lookout
 from .process_registry import ProcessRegistry
 from .processes import Processes
 from .switchboard import Switchboard
+from .worker_logs import WorkerLogs
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "dflashd.worker")
 """``-P``: what happens to lie in the working directory is not imported."""
@@ -48,11 +52,21 @@ FAREWELL_S = 1.0
 
 @final
 class Daemon:
-    """One run of the daemon; :meth:`run` returns when it has stopped in an orderly way."""
+    """One run of the daemon; :meth:`run` returns when it has stopped in an orderly way.
 
-    def __init__(self, config: Config, *, worker_command: Sequence[str] = WORKER_COMMAND) -> None:
+    ``with_parent``: it also stops, at once, when the process that started it has gone.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        worker_command: Sequence[str] = WORKER_COMMAND,
+        with_parent: bool = False,
+    ) -> None:
         self._config = config
         self._worker_command = worker_command
+        self._lifeline = Lifeline(self._parent_went) if with_parent else None
         self._instance = secrets.token_hex(16)
         self._stopped = asyncio.Event()
         self._turn_is_due = False
@@ -83,19 +97,27 @@ class Daemon:
         on_ready: Callable[[str], None],
     ) -> None:
         requests, control, workers = doors
+        limits = self._config.daemon
+        logs = WorkerLogs(
+            self._config.state_dir / "logs",
+            worker_bytes=limits.log_bytes_per_worker,
+            all_bytes=limits.log_bytes,
+        )
         processes = Processes(
             self._worker_command,
             workers_url=endpoints.workers,
-            log_dir=self._config.state_dir / "logs",
+            logs=logs,
             instance=self._instance,
             registry=registry,
             models=tuple(self._config.models),
         )
+        self._lookout = Lookout(limits, logs)
         self._board = Switchboard(
             self._core(),
             {"requests": requests, "control": control},
             workers,
             processes,
+            lookout=self._lookout,
             on_stop=self._stopped.set,
         )
         loop = asyncio.get_running_loop()
@@ -103,17 +125,22 @@ class Daemon:
             loop.add_reader(door.fileno(), self._wake, door)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._board.give, ShutdownAsked())
+        if self._lifeline is not None:
+            self._lifeline.hold()
         # Reload is not offered yet; the default action would leave sockets behind.
         loop.add_signal_handler(signal.SIGHUP, log.info, line("sighup_ignored"))
         try:
-            async with asyncio.TaskGroup() as tasks:
-                clock = tasks.create_task(self._watch_clock())
-                on_ready(self._ready_sentence())
-                await self._stopped.wait()
-                clock.cancel()
+            with LogKeeper(logs):
+                async with asyncio.TaskGroup() as tasks:
+                    clock = tasks.create_task(self._watch_clock())
+                    on_ready(self._ready_sentence())
+                    await self._stopped.wait()
+                    clock.cancel()
             await self._say_farewell()
         finally:
             processes.kill_all()
+            if self._lifeline is not None:
+                self._lifeline.release()
             for door in doors:
                 loop.remove_reader(door.fileno())
 
@@ -137,6 +164,12 @@ class Daemon:
             self._board.flush()
         self._turn()
 
+    def _parent_went(self) -> None:
+        log.warning(line("parent_gone"))
+        # Twice: nobody is left for whom running requests should finish.
+        self._board.give(ShutdownAsked())
+        self._board.give(ShutdownAsked())
+
     def _turn(self) -> None:
         self._turn_is_due = False
         if self._board.turn() and not self._turn_is_due:
@@ -145,6 +178,8 @@ class Daemon:
 
     async def _watch_clock(self) -> None:
         while True:
+            if self._lifeline is not None:
+                self._lifeline.check()
             self._board.flush()
             self._board.give(TimePassed())
             self._turn()
@@ -153,7 +188,9 @@ class Daemon:
             hurried = self._board.is_behind or self._open_files.are_many
             left_s = self._board.next_deadline - time.monotonic()
             rest_s = FLUSH_S if hurried else max(FLUSH_S, min(TICK_S, left_s))
+            due_s = time.monotonic() + rest_s
             await asyncio.sleep(rest_s)
+            self._lookout.lag.observe(max(0.0, time.monotonic() - due_s))
 
     async def _say_farewell(self) -> None:
         end = time.monotonic() + FAREWELL_S

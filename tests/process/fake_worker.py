@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -78,6 +79,8 @@ class Flags(msgspec.Struct, forbid_unknown_fields=True):
     fault_once: bool = True
     real: bool = False
     failure: tuple[str, str] | None = None
+    log: str = ""
+    log_flood_bytes: int = 0
     memory_bytes: int = 1000
     shared_bytes: int = 0
     ignore_unload: bool = False
@@ -314,7 +317,7 @@ class FakeWorker:
             self.steps += 1
             seq = job.seq + (job.seq == self.flags.skip_seq)
             body = ChunkBody(tokens=(job.seq,), text=job.text)
-            self.send(Chunk(id=job.id, seq=seq, epoch=self.epoch), body)
+            self.send(Chunk(id=job.id, seq=seq, epoch=self.epoch, tokens=1), body)
             job.seq += 1
             job.next_at = time.monotonic() + self.flags_of(job.model).chunk_s
 
@@ -349,6 +352,16 @@ class FakeWorker:
         os._exit(status)
 
 
+def flood_log(total_bytes: int) -> None:
+    """Write numbered lines to stderr as fast as it takes them, then one last line."""
+    number = 0
+    while total_bytes > 0:
+        block = b"".join(b"flood %09d %s\n" % (n, b"x" * 80) for n in range(number, number + 100))
+        total_bytes -= os.write(2, block)
+        number += 100
+    os.write(2, b"flood ends\n")
+
+
 def main() -> None:
     """Behave as told."""
     table = msgspec.json.decode(os.environ.get("DFLASHD_FAKE", "{}"), type=dict[str, Flags])
@@ -364,6 +377,9 @@ def main() -> None:
     if flags.exit_at_start is not None:
         sys.stderr.write(flags.last_words)
         sys.exit(flags.exit_at_start)
+    os.write(2, flags.log.encode())
+    if flags.log_flood_bytes:
+        threading.Thread(target=flood_log, args=(flags.log_flood_bytes,), daemon=True).start()
     worker = FakeWorker(flags, table)
     worker.at("start")
     worker.run()

@@ -1,1 +1,1 @@
-"""Hours of life in minutes: a real daemon, real processes and signals, random traffic and faults."""
+"""Hours of life in minutes: a real daemon and real processes, random traffic and faults."""
