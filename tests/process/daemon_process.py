@@ -60,9 +60,10 @@ class DaemonProcess:
         """Write the file the daemon reads."""
         limits = "".join(f"{key} = {value}\n" for key, value in self.limits.items())
         dirs = f'runtime_dir = "{self.runtime_dir}"\nstate_dir = "{self.state_dir}"\n'
+        lines = {name: self.sections.get(name, "") for name in models}
         sections = "".join(
-            f'[models."{name}"]\ntarget = "fake"\n{self.sections.get(name, "")}\n'
-            for name in models
+            f'[models."{name}"]\n{line}\n' + ("" if "target" in line else 'target = "fake"\n')
+            for name, line in lines.items()
         )
         self.config.write_text(f"[daemon]\n{dirs}{limits}{sections}")
 

@@ -77,6 +77,7 @@ class Flags(msgspec.Struct, forbid_unknown_fields=True):
     fault: str = ""
     fault_at: str = ""
     fault_once: bool = True
+    real: bool = False
     failure: tuple[str, str] | None = None
     log: str = ""
     log_flood_bytes: int = 0
@@ -365,6 +366,8 @@ def main() -> None:
     """Behave as told."""
     table = msgspec.json.decode(os.environ.get("DFLASHD_FAKE", "{}"), type=dict[str, Flags])
     flags = table.get(os.environ["DFLASHD_WORKER"], Flags())
+    if flags.real:
+        os.execv(sys.executable, (sys.executable, "-P", "-m", "dflashd.worker"))
     lifeline.hold(int(os.environ["DFLASHD_SUPERVISOR_PID"]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ignore = signal.SIG_IGN if flags.ignore_term else signal.SIG_DFL

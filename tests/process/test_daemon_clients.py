@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 
@@ -17,27 +14,10 @@ from dflashd.protocol import Client, DflashError
 from dflashd.protocol.sync import Generation
 
 from .daemon_process import DaemonProcess, wait_for
+from .other_client import other_client
 
 MakeDaemon = Callable[..., DaemonProcess]
 LONG = {"chunks": 100_000, "chunk_s": 0.005}
-CLIENT = """
-import json, pathlib, sys
-from dflashd.protocol import Client
-with Client(pathlib.Path(sys.argv[1]), timeout_s=30) as client:
-    for chunk in client.generate(sys.argv[2], "x"):
-        print(json.dumps(chunk.tokens), flush=True)
-"""
-
-
-@contextmanager
-def other_client(daemon: DaemonProcess, model: str) -> Generator[subprocess.Popen[str]]:
-    """A client in a process of its own, that may be signalled; prints the tokens it gets."""
-    command = [sys.executable, "-c", CLIENT, str(daemon.runtime_dir), model]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        try:
-            yield child
-        finally:
-            child.kill()
 
 
 def active(client: Client, model: str) -> int:

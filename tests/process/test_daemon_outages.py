@@ -144,17 +144,28 @@ def test_full_disk_stops_neither_daemon_nor_workers(
     assert list(daemon.runtime_dir.iterdir()) == []
 
 
-def test_process_that_cannot_be_started_is_told(make_daemon: MakeDaemon) -> None:
-    """No room for a worker's log: its requests fail with the system's reason, others go on."""
+def test_log_that_cannot_be_written_keeps_no_model_from_answering(make_daemon: MakeDaemon) -> None:
+    """No room for a worker's log: it runs without one."""
+    daemon = make_daemon({"a": {}})
+    (daemon.state_dir / "logs" / "a.log").mkdir()
+    with daemon.client() as client:
+        assert client.generate("a", "x").wait().text
+        assert client.status().counters.get("internal_errors", 0) == 0
+
+
+def test_worker_without_descriptors_is_refused_and_aborts_nothing(make_daemon: MakeDaemon) -> None:
+    """No descriptor is left: a new worker fails with the system's reason, others go on."""
     daemon = make_daemon({"a": {}, "b": {}}, backoff_first_s=0.05, failures_before_fatal=2)
+    process = psutil.Process(daemon.child.pid)
+    hard = process.rlimit(psutil.RLIMIT_NOFILE)[1]
     with daemon.client() as client:
         client.spawn("a")
-        (daemon.state_dir / "logs" / "b.log").mkdir()
-        with pytest.raises(DflashError, match="could not be started") as caught:
+        process.rlimit(psutil.RLIMIT_NOFILE, (process.num_fds(), hard))
+        with pytest.raises(DflashError, match="Too many open files") as caught:
             client.generate("b", "x").wait()
         assert caught.value.code is ErrorCode.load_failed
         assert client.status().workers[1].state == "fatal"
-        (daemon.state_dir / "logs" / "b.log").rmdir()
+        assert client.generate("a", "x").wait().text
+        process.rlimit(psutil.RLIMIT_NOFILE, (hard, hard))
         client.spawn("b")
         assert client.generate("b", "x").wait().text
-        assert client.generate("a", "x").wait().text

@@ -45,8 +45,13 @@ def over(steps: int, minutes: float | None, done: int, elapsed_s: float) -> bool
 def replayed(text: str) -> int:
     """Tell a script's story; 1 if it breaks a promise."""
     script = loads(text)
-    story(script, lambda line: sys.stdout.write(line + "\n") and None)
+    story(script, tell)
     return int(replay(script) is not None)
+
+
+def tell(line: str) -> None:
+    """Write one line."""
+    sys.stdout.write(line + "\n")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TICK_S = 1.1
 """Time passes in steps of up to a second: a limit is noticed at the first step after it."""
 
-LONGEST_S = {
+LONGEST_S: dict[WorkerState | Residency | Phase, float] = {
     WorkerState.spawning: LIMITS.spawn_timeout_s,
     WorkerState.registering: LIMITS.register_timeout_s,
     WorkerState.backoff: LIMITS.backoff_limit_s,
@@ -37,12 +37,16 @@ LONGEST_S = {
 """How long a row may stay as it is. Measured here, not read from the core's own deadlines."""
 
 
+Key = tuple[str | bytes, int, WorkerState | Residency | Phase]
+"""A row as long as it stays as it is: whose, which incarnation, in which state."""
+
+
 class Invariants:
     """Compares the core's tables with each other, with the world, and with the clock."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._since: dict[object, float] = {}
+        self._since: dict[Key, float] = {}
 
     def check(self, event: Event) -> None:
         """All of them, after ``event``."""
@@ -120,20 +124,20 @@ class Invariants:
 
     def _check_clocks(self, *, moved: bool) -> None:
         now, s = self._world.now, self._world.state
-        since: dict[object, float] = {}
-        rows = [(w.name, w.epoch, w.state) for w in s.workers.values()]
+        since: dict[Key, float] = {}
+        rows: list[Key] = [(w.name, w.epoch, w.state) for w in s.workers.values()]
         rows += [(m.name, 0, m.state) for m in s.models.values()]
-        keys: list[tuple[object, ...]] = [row for row in rows if row[2] in LONGEST_S]
-        keys += [(r.id, r.epoch, r.phase) for r in s.requests.values() if r.phase in LONGEST_S]
-        for key in keys:
-            since[key] = self._since.get(key, now)
+        rows += [(r.id, r.epoch, r.phase) for r in s.requests.values()]
+        for key in rows:
+            if key[2] in LONGEST_S:
+                since[key] = self._since.get(key, now)
         self._since = since
         if not moved:
             return
         assert self._world.core.next_deadline() > now, "a deadline is over"
         for key, began_s in since.items():
-            _, _, state = key  # pyright: ignore[reportGeneralTypeIssues]
-            assert now - began_s <= LONGEST_S[state] + TICK_S, f"{state} for too long"
+            longest_s = LONGEST_S[key[2]]
+            assert now - began_s <= longest_s + TICK_S, f"{key[2]} for too long"
         for request in s.requests.values():
             if request.phase is Phase.queued and request.deadline_at is not None:
                 assert request.deadline_at > now, "waits past its deadline"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from .script import Failure, Step, shrunk, written
 from .world import LOUD, World
@@ -28,7 +29,8 @@ def replay(script: Iterable[Step]) -> Failure | None:
 def described(error: Exception) -> str:
     """A broken promise, and where it was seen."""
     place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({place.filename}:{place.lineno} {place.name})"
+    where = f"{Path(place.filename).name}:{place.lineno} {place.name}"
+    return f"{type(error).__name__}: {error} ({where})"
 
 
 def searched(first_seed: int, steps: int, limit_s: float = float("inf")) -> Failure | None:
