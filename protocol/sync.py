@@ -108,7 +108,7 @@ class Client:
 
     def metrics(self) -> MetricsBody:
         """Return all metrics of the daemon; loads nothing and disturbs nothing."""
-        return self._open().run(self._client.metrics())
+        return self._open().run(self._client.metrics)
 
     def events(self, *, last: int | None = None, follow: bool = False) -> Watching[EventBody]:
         """Iterate over the daemon's events; see :meth:`AsyncClient.events`."""
@@ -232,7 +232,7 @@ class Watching(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        item = self._background.run(self._watching.next())
+        item = self._background.run(self._watching.next)
         if item is None:
             raise StopIteration
         return item
