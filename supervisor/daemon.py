@@ -34,6 +34,7 @@ from .log_keeper import LogKeeper
 from .lookout import Lookout
 from .process_registry import ProcessRegistry
 from .processes import Processes
+from .service.notify import ServiceNotifier
 from .switchboard import Switchboard
 from .worker_logs import WorkerLogs
 
@@ -77,6 +78,7 @@ class Daemon:
         self._worker_command = worker_command
         self._lifeline = Lifeline(self._parent_went) if with_parent else None
         self._instance = secrets.token_hex(16)
+        self._service = ServiceNotifier.take(os.environ, os.getpid())
         self._stopped = asyncio.Event()
         self._turn_is_due = False
         self._open_files = open_files.OpenFiles()
@@ -120,7 +122,7 @@ class Daemon:
             registry=registry,
             models=tuple(self._config.models),
         )
-        self._lookout = Lookout(limits, logs)
+        self._lookout = Lookout(limits, logs, on_event=self._service.happened)
         self._board = Switchboard(
             self._core(),
             {"requests": requests, "control": control},
@@ -146,6 +148,7 @@ class Daemon:
                         tasks.create_task(self._watch_config()),
                     ]
                     on_ready(self._ready_sentence())
+                    self._service.ready(self._ready_sentence())
                     await self._stopped.wait()
                     for watch in watches:
                         watch.cancel()
@@ -154,6 +157,7 @@ class Daemon:
             processes.kill_all()
             if self._lifeline is not None:
                 self._lifeline.release()
+            self._service.close()
             for door in doors:
                 loop.remove_reader(door.fileno())
 
@@ -193,6 +197,7 @@ class Daemon:
         while True:
             if self._lifeline is not None:
                 self._lifeline.check()
+            self._service.beat(time.monotonic())
             self._board.flush()
             self._board.give(TimePassed())
             self._turn()
