@@ -13,7 +13,6 @@ from ..protocol.codec import Message
 from .dispatch import dispatch
 from .effects import Effects
 from .engine import Engine
-from .lifeline import Watchdog
 from .log import line, log
 from .loop import Loop, Pulse
 

@@ -22,7 +22,17 @@ from .fields import (
     Text,
     Token,
 )
-from .generation import ChatMessage, ChunkBody, DoneBody, GenerateBody, Sampling
+from .generation import (
+    ChatMessage,
+    ChunkBody,
+    DoneBody,
+    GenerateBody,
+    Logprobs,
+    Sampling,
+    TokenLogprob,
+    Tool,
+    ToolCall,
+)
 from .kinds import (
     BODY_MAY_BE_EMPTY,
     BODY_OF,
@@ -85,6 +95,7 @@ __all__ = [
     "LoadFailed",
     "Loaded",
     "LoadedBody",
+    "Logprobs",
     "Milliseconds",
     "ModelStatus",
     "Name",
@@ -110,6 +121,9 @@ __all__ = [
     "ToClient",
     "ToWorker",
     "Token",
+    "TokenLogprob",
+    "Tool",
+    "ToolCall",
     "Unload",
     "Unloaded",
     "Welcome",

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import msgspec
 import zmq
 
+from dflashd.protocol import lifeline
 from dflashd.protocol.codec import decode, decode_body, encode
 from dflashd.protocol.errors import ErrorCode
 from dflashd.protocol.messages import (
@@ -44,7 +45,6 @@ from dflashd.protocol.messages import (
     Stop,
     ToWorker,
 )
-from dflashd.worker import lifeline
 
 
 class Flags(msgspec.Struct, forbid_unknown_fields=True):

@@ -19,8 +19,12 @@ from dflashd.protocol.messages import (
     CacheSettings,
     ChatMessage,
     Header,
+    Logprobs,
     ModelStatus,
     Sampling,
+    TokenLogprob,
+    Tool,
+    ToolCall,
     WorkerStatus,
 )
 
@@ -38,6 +42,10 @@ HEADINGS = {
 BODIES: list[type[Body]] = [
     *dict.fromkeys(BODY_OF.values()),
     ChatMessage,
+    Tool,
+    ToolCall,
+    TokenLogprob,
+    Logprobs,
     Sampling,
     CacheSettings,
     WorkerStatus,
