@@ -75,7 +75,7 @@ def call_arguments(call: ToolCall) -> dict[str, Any]:
 
 
 class Channels:
-    """One answer. Texts joined are what the model wrote, without the marks of what is told apart."""
+    """One answer. Its parts are what the model wrote, without the marks between them."""
 
     def __init__(self, tokenizer: Any, tools: Sequence[Tool], *, thinks: bool) -> None:
         self._tokenizer = tokenizer

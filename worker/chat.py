@@ -49,7 +49,7 @@ def _encode_messages(
     turns = [_turn(message) for message in messages]
     options = _template_options(tokenizer, body, turns)
     try:
-        return list(tokenizer.apply_chat_template(turns, add_generation_prompt=True, **options))
+        return _rendered(tokenizer, turns, options)
     except (TemplateError, *_UNFIT) as error:
         raise DflashError(
             ErrorCode.bad_request, f"the model's chat template refuses these messages: {error}"
@@ -58,6 +58,18 @@ def _encode_messages(
 
 _UNFIT = (KeyError, TypeError, ValueError)
 """What a template ends in over a shape of turns it was not written for."""
+
+
+def _rendered(
+    tokenizer: Any,
+    turns: list[dict[str, Any]],
+    options: dict[str, Any],
+    *,
+    answer_begins: bool = True,
+) -> list[int]:
+    return list(
+        tokenizer.apply_chat_template(turns, add_generation_prompt=answer_begins, **options)
+    )
 
 
 def _turn(message: ChatMessage) -> dict[str, Any]:
@@ -90,11 +102,8 @@ def _template_options(
     asked = {**options, "enable_thinking": body.thinking}
     other = {**options, "enable_thinking": not body.thinking}
     with contextlib.suppress(TemplateError, *_UNFIT):
-        rendered = [
-            list(tokenizer.apply_chat_template(turns, add_generation_prompt=True, **each))
-            for each in (asked, other)
-        ]
-        if rendered[0] == rendered[1] and (body.thinking or tokenizer.has_thinking):
+        same = _rendered(tokenizer, turns, asked) == _rendered(tokenizer, turns, other)
+        if same and (body.thinking or tokenizer.has_thinking):
             raise DflashError(
                 ErrorCode.unsupported,
                 "this model's chat template does not let thinking be switched "
@@ -125,12 +134,8 @@ def turn_borders(tokenizer: Any, body: GenerateBody, prompt: list[int]) -> tuple
     try:
         if first_user is not None:
             other = [*turns[:first_user], {"role": "user", "content": "\x01"}]
-            variants.append(
-                list(tokenizer.apply_chat_template(other, add_generation_prompt=True, **options))
-            )
-        variants.append(
-            list(tokenizer.apply_chat_template(turns, add_generation_prompt=False, **options))
-        )
+            variants.append(_rendered(tokenizer, other, options))
+        variants.append(_rendered(tokenizer, turns, options, answer_begins=False))
     except (TemplateError, *_UNFIT):
         return ()
     return tuple(_common(prompt, variant) for variant in variants)

@@ -15,6 +15,7 @@ from .effects import Effects
 from .engine import Engine
 from .log import line, log
 from .loop import Loop, Pulse
+from .watchdog import Watchdog
 
 HANG_S = 900.0
 """No single step, nor the silence between two progress calls of a load, takes this long."""

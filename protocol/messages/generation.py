@@ -9,7 +9,6 @@ from msgspec import Meta
 from .base import Body, Report
 from .fields import Count, Name, Sentence, Text, Token
 
-
 Identifier = Annotated[str, Meta(min_length=1, max_length=128)]
 
 

@@ -19,7 +19,8 @@ from dflashd.worker.chat import encode
 TEMPLATE = (
     "{% if tools %}{{ tools | tojson }}\n{% endif %}"
     "{% for m in messages %}<{{ m.role }}>{{ m.reasoning_content or '' }}{{ m.content }}"
-    "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments.at }}{% endfor %}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments.at }}"
+    "{% endfor %}"
     "\n{% endfor %}<assistant>{% if enable_thinking %}<think>{% endif %}"
 )
 WEATHER = Tool(name="weather", description="Looks out.", parameters='{"type": "object"}')
