@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, structs
 
 from ..protocol import paths
 from ..protocol.messages import CacheSettings, Name, Sampling
+from .http_section import HttpSection, why_not
 from .limits import Limits
 from .model_section import ModelSection
 
@@ -33,12 +34,13 @@ class DaemonSection(Limits, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file: ``[daemon]`` and one ``[models.NAME]`` for each model."""
+    """The whole file: ``[daemon]``, one ``[models.NAME]`` for each model, perhaps ``[http]``."""
 
     daemon: DaemonSection = DaemonSection()
     models: Annotated[dict[Name, ModelSection], Meta(max_length=1024)] = msgspec.field(
         default_factory=dict[Name, ModelSection]
     )
+    http: HttpSection | None = None
 
     @property
     def runtime_dir(self) -> Path:
@@ -55,6 +57,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 _SECTIONS: Mapping[str, type[Struct]] = {
     "daemon": DaemonSection,
+    "http": HttpSection,
     "models.*": ModelSection,
     "models.*.sampling": Sampling,
     "models.*.cache": CacheSettings,
@@ -86,6 +89,8 @@ def parse(text: str, *, source: str, base_dir: Path) -> Config:
         config = msgspec.convert(raw, Config)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{source}: {error}") from error
+    if config.http is not None and (reason := why_not(config.http)):
+        raise ConfigError(f"{source}: {reason}")
     try:
         return anchored(config, base_dir)
     except RuntimeError as error:  # of expanduser
@@ -136,7 +141,7 @@ def anchored(config: Config, base_dir: Path) -> Config:
         )
         for name, body in config.models.items()
     }
-    return Config(daemon=section, models=models)
+    return structs.replace(config, daemon=section, models=models)
 
 
 def as_path(text: str | None, base_dir: Path) -> str | None:

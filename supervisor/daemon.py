@@ -20,6 +20,7 @@ import zmq
 
 from ..protocol.messages import FromClient, FromControl, FromWorker
 from ..protocol.paths import Endpoints
+from .companion import Companion
 from .config import Config
 from .core.events import ShutdownAsked, TimePassed
 from .core.machine import Core
@@ -27,11 +28,16 @@ from .core.snapshot import Identity
 from .directories import make_private, remove_sockets
 from .door import Door
 from .errors import DaemonError
+from .gateway.settings import GatewaySettings, written
 from .instance_lock import InstanceLock
 from .log import line, log
 from .process_registry import ProcessRegistry
 from .processes import Processes
 from .switchboard import Switchboard
+
+GATEWAY_COMMAND = (sys.executable, "-P", "-m", "dflashd.supervisor.gateway")
+GATEWAY_NAME = "_http"
+"""No model may be called so: the names of log files are apart."""
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "dflashd.worker")
 """``-P``: what happens to lie in the working directory is not imported."""
@@ -93,12 +99,14 @@ class Daemon:
             cpu_share=max(1, len(self._config.models)),
             models=tuple(self._config.models),
         )
+        gateway = self._gateway(registry)
         self._board = Switchboard(
             self._core(),
             {"requests": requests, "control": control},
             workers,
             processes,
             on_stop=self._stopped.set,
+            services=lambda: () if gateway is None else (gateway.status(),),
         )
         loop = asyncio.get_running_loop()
         for door in doors:
@@ -110,14 +118,40 @@ class Daemon:
         try:
             async with asyncio.TaskGroup() as tasks:
                 clock = tasks.create_task(self._watch_clock())
+                if gateway is not None:
+                    gateway.start()
                 on_ready(self._ready_sentence())
                 await self._stopped.wait()
                 clock.cancel()
             await self._say_farewell()
+            if gateway is not None:
+                await gateway.stop()
         finally:
             processes.kill_all()
+            if gateway is not None:
+                gateway.kill()
             for door in doors:
                 loop.remove_reader(door.fileno())
+
+    def _gateway(self, registry: ProcessRegistry) -> Companion | None:
+        http = self._config.http
+        if http is None:
+            return None
+        settings = GatewaySettings(
+            runtime_dir=str(self._config.runtime_dir),
+            http=http,
+            required=tuple(name for name, model in self._config.models.items() if model.preload),
+        )
+        processes = Processes(
+            (*GATEWAY_COMMAND, written(settings)),
+            workers_url="",
+            log_dir=self._config.state_dir / "logs",
+            instance=self._instance,
+            registry=registry,
+            cpu_share=1,
+        )
+        limits = self._config.daemon
+        return Companion(GATEWAY_NAME, processes, limits, random.random, address=http.url)
 
     def _core(self) -> Core:
         identity = Identity(

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from ..protocol.codec import decode, encode
 from ..protocol.errors import DflashError, ErrorCode, Malformed, Stranger
-from ..protocol.messages import Failed, Header, Register, Snapshot
+from ..protocol.messages import Failed, Header, Register, ServiceStatus, Snapshot
 from .core.effects import (
     Effect,
     Note,
@@ -63,7 +63,10 @@ class Switchboard:
         worker_door: Door,
         processes: Processes,
         on_stop: Callable[[], None],
+        *,
+        services: Callable[[], tuple[ServiceStatus, ...]] = tuple,
     ) -> None:
+        self._services = services
         self._core = core
         self._client_doors = client_doors
         self._worker_door = worker_door
@@ -217,7 +220,8 @@ class Switchboard:
                 self._send_to_worker(effect)
             case SendSnapshot():
                 counters = {**effect.snapshot.counters, **self._own_counters()}
-                body = structs.replace(effect.snapshot, counters=counters)
+                services = self._services()
+                body = structs.replace(effect.snapshot, counters=counters, services=services)
                 frames = encode(Snapshot(id=effect.id), body)
                 self._send_frames(effect.peer, frames)
             case SpawnProcess():

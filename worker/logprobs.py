@@ -23,7 +23,7 @@ def logprobs_of(
     """
     rows = logits[: len(tokens)].astype(mx.float32)
     rows = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
-    chosen = mx.take_along_axis(rows, mx.array(tokens)[:, None], axis=-1)[:, 0]
+    chosen = mx.take_along_axis(rows, mx.array(list(tokens))[:, None], axis=-1)[:, 0]
     top = min(top, rows.shape[-1])
     best = mx.argpartition(-rows, kth=top - 1, axis=-1)[:, :top] if top else None
     values = mx.take_along_axis(rows, best, axis=-1) if best is not None else None

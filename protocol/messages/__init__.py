@@ -44,7 +44,7 @@ from .kinds import (
 )
 from .model import CacheBody, CacheSettings, LoadBody, LoadedBody
 from .requests import AddCredit, Cancel, Generate, Hello
-from .status import ModelStatus, SnapshotBody, WorkerStatus
+from .status import ModelStatus, ServiceStatus, SnapshotBody, WorkerStatus
 from .workers import (
     Assign,
     Load,
@@ -111,6 +111,7 @@ __all__ = [
     "Sampling",
     "Seconds",
     "Sentence",
+    "ServiceStatus",
     "Shutdown",
     "Snapshot",
     "SnapshotBody",

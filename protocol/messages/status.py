@@ -45,6 +45,18 @@ class ModelStatus(Report, frozen=True, kw_only=True):
     loaded: LoadedBody | None = None
 
 
+class ServiceStatus(Report, frozen=True, kw_only=True):
+    """A process beside the workers that serves clients: the HTTP gateway."""
+
+    name: Name
+    state: Annotated[str, Meta(max_length=32)]
+    pid: Count | None
+    address: str
+    restarts: Count
+    retry_in_s: Seconds | None = None
+    reason: Sentence = ""
+
+
 class SnapshotBody(Report, frozen=True, kw_only=True):
     """The daemon's whole state, for people and tests."""
 
@@ -56,3 +68,4 @@ class SnapshotBody(Report, frozen=True, kw_only=True):
     workers: tuple[WorkerStatus, ...]
     models: tuple[ModelStatus, ...]
     counters: dict[str, Any]
+    services: tuple[ServiceStatus, ...] = ()

@@ -35,12 +35,15 @@ def wait_for(what: str, probe: Callable[[], T], limit_s: float = 15.0) -> T:
 class DaemonProcess:
     """Starts ``dflashd`` in a directory of its own, and leaves nothing behind."""
 
-    def __init__(self, models: dict[str, dict[str, Any]], **limits: float) -> None:
+    def __init__(
+        self, models: dict[str, dict[str, Any]], *, sections: str = "", **limits: float
+    ) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="dfd", dir="/tmp"))
         self.runtime_dir = self.home / "run"
         self.state_dir = self.home / "state"
         self.config = self.home / "config.toml"
         self.limits = limits
+        self.sections = sections
         self.environment = {**os.environ, "DFLASHD_FAKE": json.dumps(models)}
         self.write_config(list(models))
         self.log = self.home / "daemon.log"
@@ -51,7 +54,7 @@ class DaemonProcess:
         limits = "".join(f"{key} = {value}\n" for key, value in self.limits.items())
         dirs = f'runtime_dir = "{self.runtime_dir}"\nstate_dir = "{self.state_dir}"\n'
         sections = "".join(f'[models."{name}"]\ntarget = "fake"\n' for name in models)
-        self.config.write_text(f"[daemon]\n{dirs}{limits}{sections}")
+        self.config.write_text(f"[daemon]\n{dirs}{limits}{sections}{self.sections}")
 
     def start(self) -> None:
         """Start the daemon and wait for its ready line."""

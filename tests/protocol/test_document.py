@@ -22,6 +22,7 @@ from dflashd.protocol.messages import (
     Logprobs,
     ModelStatus,
     Sampling,
+    ServiceStatus,
     TokenLogprob,
     Tool,
     ToolCall,
@@ -49,6 +50,7 @@ BODIES: list[type[Body]] = [
     Sampling,
     CacheSettings,
     WorkerStatus,
+    ServiceStatus,
     ModelStatus,
 ]
 

@@ -1,0 +1,39 @@
+"""A page of another site must not reach a gateway that only this machine may use.
+
+Browsers let any site's name point to the loopback; the Host header then tells.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ..http_section import is_loopback
+
+
+@final
+class HostGuard:
+    """Refuses requests whose Host is neither a loopback address nor the configured one."""
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self._app = app
+        self._host = host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, or refuse."""
+        if scope["type"] == "http":
+            name = _host_name(Headers(scope=scope).get("host", ""))
+            if name != self._host and not is_loopback(name):
+                refusal = PlainTextResponse("dflashd: unknown Host; use 127.0.0.1\n", 421)
+                await refusal(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _host_name(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
