@@ -16,7 +16,7 @@ from .conversation import Conversation
 from .dialects.chat import Chat
 from .dialects.completions import Completions
 from .dialects.messages import Messages
-from .host_guard import HostGuard
+from .guard import Guard
 from .looking import Lookout
 from .looks import Looks
 from .problem import Problem
@@ -41,7 +41,7 @@ def make_app(settings: GatewaySettings, client: AsyncClient) -> Starlette:
     ]
     return Starlette(
         routes=[*conversations, *looks.routes],
-        middleware=[Middleware(HostGuard, host=limits.host)],
+        middleware=[Middleware(Guard, host=limits.host)],
         exception_handlers={Problem: _refused, HTTPException: _nothing_there},
     )
 

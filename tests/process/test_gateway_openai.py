@@ -181,8 +181,8 @@ def test_a_stream_that_breaks_ends_with_an_error(make_gateway: Callable[..., Gat
     said: list[str] = []
 
     def read() -> None:
-        for chunk in client.chat.completions.create(**ASK, stream=True):
-            said.append(chunk.choices[0].delta.content or "")
+        stream = client.chat.completions.create(**ASK, stream=True)
+        said.extend(chunk.choices[0].delta.content or "" for chunk in stream)
 
     with pytest.raises(openai.APIError, match="it broke off"):
         read()
