@@ -159,7 +159,9 @@ class House:
 
     def _load(self, name: str) -> MlxModel:
         body = structs.replace(PAIR, draft=DRAFTS[name], cache=self._settings)
-        return self._engine.load(name, body, no_progress)
+        model = self._engine.load(name, body, no_progress)
+        assert isinstance(model, MlxModel)
+        return model
 
     def _prompt(self, name: str) -> tuple[int, ...]:
         """The model's shared prefix, and a tail that was never asked before."""

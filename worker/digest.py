@@ -22,6 +22,16 @@ Report = Callable[[str, int, int, str], None]
 """``(stage, done, total, unit)``: told of anything that may take over a second."""
 
 BLOCK_BYTES = 16 * 2**20
+TOKENIZER_FILES = (
+    "*.json",
+    "*.jsonl",
+    "*.txt",
+    "*.jinja",
+    "*.tiktoken",
+    "*.model",
+    "*.py",
+    "additional_chat_templates/*",
+)
 MEMO = "weights-digests.json"
 SETTLED_S = 10.0
 """So long ago a file must have changed for its digest to be remembered."""
@@ -32,6 +42,15 @@ MOST_REMEMBERED = 4096
 def weight_files(folder: Path) -> list[Path]:
     """The folder's weight files, in a fixed order."""
     return sorted(folder.glob("*.safetensors"))
+
+
+def folder_marks(folder: Path) -> frozenset[str]:
+    """What the file system tells of the folder's weight files: equal while none is touched.
+
+    Raises:
+        OSError: a weight file cannot be looked at.
+    """
+    return frozenset(_stamped(file) for file in weight_files(folder))
 
 
 def folder_digest(folder: Path, report: Report, memo: Path | None = None) -> str:
@@ -62,6 +81,15 @@ def folder_digest(folder: Path, report: Report, memo: Path | None = None) -> str
     return digest.hexdigest()
 
 
+def tokenizer_digest(folder: Path) -> str:
+    """SHA-256 over names and content of all files a tokenizer may be made of."""
+    digest = hashlib.sha256()
+    for file in sorted(file for pattern in TOKENIZER_FILES for file in folder.glob(pattern)):
+        content = hashlib.sha256(file.read_bytes()).hexdigest()
+        digest.update(f"{file.relative_to(folder)}:{content};".encode())
+    return digest.hexdigest()
+
+
 def combined_digest(target: str, draft: str | None) -> str:
     """One digest for a pair; the target's own where there is no draft."""
     return target if draft is None else hashlib.sha256(f"{target}+{draft}".encode()).hexdigest()
@@ -82,6 +110,11 @@ def _mark(file: Path) -> str | None:
     facts = file.stat()
     if time.time() - max(facts.st_mtime, facts.st_ctime) < SETTLED_S:
         return None
+    return _stamped(file)
+
+
+def _stamped(file: Path) -> str:
+    facts = file.stat()
     stamps = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
     return f"{file.resolve()}|{'|'.join(map(str, stamps))}"
 

@@ -14,3 +14,10 @@ class Withdrawn(DflashError):
 
     def __init__(self, why: str) -> None:
         super().__init__(ErrorCode.shutting_down, why, retryable=True)
+
+
+class DFlashHookConflict(DflashError):
+    """Somebody else works on a class that a model needs. Nothing was changed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.hook_conflict, message)

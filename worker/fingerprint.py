@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from types import FunctionType
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from types import FunctionType, GetSetDescriptorType
 from typing import Any
 
 import mlx.nn as nn
@@ -32,20 +33,29 @@ class Fingerprint:
                     return f"{base.__qualname__}.{name}"
         return None
 
+    def with_member(self, cls: type, name: str) -> Fingerprint:
+        """The same, but for that member, which is taken as it is now."""
+        return Fingerprint(
+            tuple(
+                (base, _with(before, name, vars(cls))) if base is cls else (base, before)
+                for base, before in self.members
+            )
+        )
 
-def foreign_member(cls: type) -> str | None:
-    """A method of ``cls`` that was not written where the class was, or None.
+
+def foreign_member(cls: type, ours: Sequence[Any] = ()) -> str | None:
+    """A member of ``cls`` that was not written where the class was, or None; ``ours`` apart.
 
     A method's globals are those of the module that holds its code: a patch cannot hide them, not
     even one that took over the original's name. Only for classes of mlx-lm, which builds none of
-    its layers at run time.
+    its layers at run time and gives them functions, properties and plain data, nothing else.
     """
     for base in _own(cls):
         if not base.__module__.startswith("mlx_lm."):
             continue
         for name, member in vars(base).items():
-            function = getattr(member, "fget", member)
-            if isinstance(function, FunctionType) and not _at_home(function, base):
+            known = any(member is one for one in ours)
+            if not known and not _written_with(base, member):
                 return f"{base.__qualname__}.{name}"
     return None
 
@@ -57,10 +67,32 @@ def replaced(cls: type) -> bool:
     return cls.__module__.startswith("mlx_lm.") and named is not cls
 
 
+def _with(before: dict[str, Any], name: str, now: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in before.items() if key != name}
+    return kept | ({name: now[name]} if name in now else {})
+
+
+def _written_with(base: type, member: Any) -> bool:
+    if isinstance(member, classmethod | staticmethod):
+        member = member.__func__
+    if isinstance(member, property):
+        return all(
+            function is None or _written_with(base, function)
+            for function in (member.fget, member.fset, member.fdel)
+        )
+    if isinstance(member, FunctionType):
+        return _at_home(member, base)
+    # What Python itself gives each class: __dict__, __weakref__, __module__ ...
+    return isinstance(member, GetSetDescriptorType) or not (
+        callable(member) or hasattr(member, "__get__")
+    )
+
+
 def _at_home(function: FunctionType, base: type) -> bool:
-    home = vars(sys.modules[base.__module__])
+    home = getattr(sys.modules.get(base.__module__), "__dict__", None)
     # A dataclass writes some of its methods itself, with globals of its own.
-    return function.__globals__ is home or function.__code__.co_filename == "<string>"
+    written = function.__code__.co_filename == "<string>" and is_dataclass(base)
+    return written or function.__globals__ is home
 
 
 def _own(cls: type) -> list[type]:

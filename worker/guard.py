@@ -2,32 +2,26 @@
 
 Hooks are set on instances wherever that is possible (``hooks.py``), but what they rely on is the
 class. So every hooked class is claimed under a backend's name before anything is changed. Two
-backends never work on one class, and a class that somebody changed behind the guard's back is
-refused, not run through.
+backends never work on one class or on a class and its base, and a class that somebody changed
+behind the guard's back is refused, not run through.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import weakref
-from collections.abc import Generator, Iterable, Sequence
+from collections import deque
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
-from ..protocol.errors import DflashError, ErrorCode
+from .errors import DFlashHookConflict
 from .fingerprint import Fingerprint, foreign_member, replaced
-from .patch import Handler, Patch
+from .lease import Lease, full_name
+from .patch import Patch
 
 log = logging.getLogger(__name__)
-
-
-class DFlashHookConflict(DflashError):
-    """Somebody else works on a class that a model needs. Nothing was changed."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(ErrorCode.hook_conflict, message)
 
 
 @dataclass(slots=True)
@@ -49,76 +43,15 @@ class Ownership:
     models: tuple[str, ...]
 
 
-class Lease:
-    """One model's claims. It holds until :meth:`release`."""
-
-    def __init__(
-        self, guard: HookGuard, backend: str, model: str, instances: Sequence[Any]
-    ) -> None:
-        self.backend = backend
-        self.model = model
-        self.classes: tuple[type, ...] = tuple(dict.fromkeys(type(i) for i in instances))
-        self._guard = guard
-        self._instances = tuple((instance, type(instance)) for instance in instances)
-        self._patches: list[Patch] = []
-        # Also when the model is dropped without a word.
-        self._given_up = weakref.finalize(self, guard.give_up, self.classes, model)
-        self._given_up.atexit = False
-
-    @property
-    def held(self) -> bool:
-        """Whether the claims still stand."""
-        return self._given_up.alive
-
-    def check(self) -> None:
-        """Before hooks are used: is everything as it was when the claims were made?
-
-        Raises:
-            DFlashHookConflict: naming what was changed.
-        """
-        self._guard.check(self)
-        for instance, cls in self._instances:
-            if type(instance) is not cls:
-                raise DFlashHookConflict(
-                    f"an instance of {_name(cls)} that model {self.model} hooks as "
-                    f"{self.backend} was given the class {_name(type(instance))} by other code"
-                )
-
-    def patch(self, cls: type, method: str, handler: Handler) -> None:
-        """Let ``handler`` answer calls of ``cls.method``, but only inside :meth:`armed`.
-
-        For adapters that cannot do with hooks on instances. The original returns with the last
-        release.
-
-        Raises:
-            DFlashHookConflict: the class is not claimed by this lease, or was changed.
-        """
-        self._patches.append(self._guard.install(self, cls, method, handler))
-
-    @contextmanager
-    def armed(self) -> Generator[None]:
-        """Calls made inside, by this thread, reach the handlers of :meth:`patch`."""
-        patches = tuple(self._patches)
-        for patch in patches:
-            patch.arm()
-        try:
-            yield
-        finally:
-            for patch in patches:
-                patch.disarm()
-
-    def release(self) -> None:
-        """Give the claims up; a second call does nothing."""
-        self._given_up()
-        self._patches.clear()
-
-
+@final
 class HookGuard:
     """All claims of a process. Calls may come from any thread."""
 
     def __init__(self) -> None:
         self._claims: dict[type, _Claim] = {}
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        self._given_up: deque[tuple[tuple[type, ...], str]] = deque()
+        """Claims of leases that ended and are still in the table."""
 
     def claim(self, backend: str, model: str, instances: Iterable[Any]) -> Lease:
         """Claim the classes of all ``instances`` for ``model``, or none of them.
@@ -128,7 +61,7 @@ class HookGuard:
         """
         hooked = list(instances)
         classes = tuple(dict.fromkeys(type(instance) for instance in hooked))
-        with self._lock:
+        with self._entered():
             for cls in classes:
                 self._admit(cls, backend, model)
             for cls in classes:
@@ -138,7 +71,7 @@ class HookGuard:
 
     def owners(self) -> tuple[Ownership, ...]:
         """All claims that stand."""
-        with self._lock:
+        with self._entered():
             return tuple(
                 Ownership(hooked=cls, owner=claim.owner, models=tuple(claim.models))
                 for cls, claim in self._claims.items()
@@ -146,65 +79,112 @@ class HookGuard:
 
     def check(self, lease: Lease) -> None:
         """Whether the lease's classes look as they have to; raises as :meth:`Lease.check`."""
-        with self._lock:
-            for cls in lease.classes:
-                claim = self._claims.get(cls)
-                if claim is None or not lease.held:
-                    raise DFlashHookConflict(
-                        f"model {lease.model} no longer holds its claim on {_name(cls)}"
-                    )
-                _check_unchanged(cls, claim, lease.model)
+        with self._entered():
+            self._check(lease)
 
-    def install(self, lease: Lease, cls: type, method: str, handler: Handler) -> Patch:
+    def install(self, lease: Lease, cls: type, method: str) -> Patch:
         """See :meth:`Lease.patch`."""
-        with self._lock:
+        with self._entered():
             if cls not in lease.classes:
                 raise DFlashHookConflict(
-                    f"{lease.backend} patches {_name(cls)} for model {lease.model} "
+                    f"{lease.backend} patches {full_name(cls)} for model {lease.model} "
                     "without having claimed it"
                 )
-            self.check(lease)
+            self._check(lease)
             claim = self._claims[cls]
             patch = claim.patches.get(method)
             if patch is None:
-                patch = claim.patches[method] = Patch(cls, method, handler)
+                patch = Patch(cls, method)
                 patch.install()
-                claim.print = Fingerprint.of(cls)
+                claim.patches[method] = patch
+                self._changed_by_us(patch)
             return patch
 
     def give_up(self, classes: tuple[type, ...], model: str) -> None:
-        """Take one of a model's claims off each of ``classes``; the last one ends all patches."""
-        with self._lock:
+        """Take one of a model's claims off each of ``classes``; the last one ends all patches.
+
+        Comes from any thread at any moment, also out of the garbage collector while this very
+        thread is in the guard. So it never waits: who is in the guard does it on leaving.
+        """
+        self._given_up.append((classes, model))
+        self._settle()
+
+    @contextmanager
+    def _entered(self) -> Generator[None]:
+        try:
+            with self._lock:
+                self._take_off()
+                yield
+        finally:
+            self._settle()
+
+    def _settle(self) -> None:
+        while self._given_up and self._lock.acquire(blocking=False):
+            try:
+                self._take_off()
+            finally:
+                self._lock.release()
+
+    def _take_off(self) -> None:
+        while self._given_up:
+            classes, model = self._given_up.popleft()
             for cls in classes:
                 claim = self._claims[cls]
                 claim.models.remove(model)
-                if claim.models:
-                    continue
-                del self._claims[cls]
-                for patch in claim.patches.values():
-                    if not patch.restore():
-                        log.warning(
-                            "patch_left class=%s method=%s reason=other_code_patched_over_it",
-                            _name(cls),
-                            patch.method,
-                        )
+                if not claim.models:
+                    del self._claims[cls]
+                    self._end(claim)
+
+    def _end(self, claim: _Claim) -> None:
+        for patch in claim.patches.values():
+            if patch.restore():
+                self._changed_by_us(patch)
+            else:
+                log.warning(
+                    "patch_left class=%s method=%s reason=other_code_patched_over_it",
+                    full_name(patch.cls),
+                    patch.method,
+                )
+
+    def _changed_by_us(self, patch: Patch) -> None:
+        """Classes below the patched one look different too, and that is as it should be."""
+        for cls, claim in self._claims.items():
+            if issubclass(cls, patch.cls):
+                claim.print = claim.print.with_member(patch.cls, patch.method)
+
+    def _check(self, lease: Lease) -> None:
+        for cls in lease.classes:
+            claim = self._claims.get(cls)
+            if claim is None or not lease.held:
+                raise DFlashHookConflict(
+                    f"model {lease.model} no longer holds its claim on {full_name(cls)}"
+                )
+            _check_unchanged(cls, claim, lease.model)
 
     def _admit(self, cls: type, backend: str, model: str) -> None:
+        for other, claim in self._claims.items():
+            if claim.owner != backend and (issubclass(cls, other) or issubclass(other, cls)):
+                related = "" if cls is other else f", which is related to {full_name(cls)},"
+                raise DFlashHookConflict(
+                    f"{full_name(other)}{related} is hooked by {claim.owner} for "
+                    f"{_models(claim.models)}; {backend} cannot hook it for model {model} in this "
+                    "process"
+                )
         claim = self._claims.get(cls)
         if claim is not None:
-            if claim.owner != backend:
-                raise DFlashHookConflict(
-                    f"{_name(cls)} is hooked by {claim.owner} for {_models(claim.models)}; "
-                    f"{backend} cannot hook it for model {model} in this process"
-                )
             _check_unchanged(cls, claim, model)
             return
-        changed = foreign_member(cls) or (_name(cls) if replaced(cls) else None)
-        if changed is not None:
+        changed = foreign_member(cls, self._patched()) or (full_name(cls) if replaced(cls) else "")
+        if changed:
             raise DFlashHookConflict(
                 f"{changed} was changed by other code before {backend} could hook "
-                f"{_name(cls)} for model {model}"
+                f"{full_name(cls)} for model {model}"
             )
+
+    def _patched(self) -> list[Any]:
+        """What we ourselves have put in place of methods."""
+        claims = self._claims.values()
+        return [patch.standing for claim in claims for patch in claim.patches.values()]
 
 
 GUARD = HookGuard()
@@ -212,16 +192,12 @@ GUARD = HookGuard()
 
 
 def _check_unchanged(cls: type, claim: _Claim, model: str) -> None:
-    changed = claim.print.change() or (_name(cls) if replaced(cls) else None)
+    changed = claim.print.change() or (full_name(cls) if replaced(cls) else None)
     if changed is not None:
         raise DFlashHookConflict(
-            f"{changed} was changed by other code although {claim.owner} hooks {_name(cls)} for "
-            f"{_models(claim.models)}; model {model} cannot use it"
+            f"{changed} was changed by other code although {claim.owner} hooks {full_name(cls)} "
+            f"for {_models(claim.models)}; model {model} cannot use it"
         )
-
-
-def _name(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _models(models: list[str]) -> str:

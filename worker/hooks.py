@@ -8,41 +8,99 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import mlx.nn as nn
 
+from .errors import DFlashHookConflict
+
 Observer = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
 """Is told the output, and the positional and keyword arguments, of a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """One instance: the class it has outside a pass, that class's call, and who is told."""
+
+    module: nn.Module
+    original: type[nn.Module]
+    call: Callable[..., Any]
+    observer: Observer
 
 
 class InstanceHooks:
     """Observers of calls to chosen instances; one object serves one thread at a time."""
 
     def __init__(self, observed: Sequence[tuple[nn.Module, Observer]]) -> None:
-        self._hooked = [
-            (module, type(module), _observing(type(module), observer))
+        self._watches = [
+            _Watch(module, type(module), type(module).__call__, observer)
             for module, observer in observed
         ]
 
     @contextmanager
     def armed(self) -> Generator[None]:
-        """Observe while the block runs."""
+        """Observe while the block runs.
+
+        Raises:
+            DFlashHookConflict: other code gave an instance a class of its own.
+        """
+        armed: list[_Watch] = []
         try:
-            for module, _, hooked in self._hooked:
-                module.__class__ = hooked
+            for watch in self._watches:
+                _arm(watch)
+                armed.append(watch)
             yield
         finally:
-            for module, original, _ in self._hooked:
-                module.__class__ = original
+            taken = [watch for watch in armed if not _disarm(watch)]
+        if taken:
+            raise _conflict(taken[0])
 
 
-def _observing(base: type[nn.Module], observer: Observer) -> type[nn.Module]:
-    call: Callable[..., Any] = base.__call__
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """The subclass that instances of a class have while they are watched, and their watches."""
 
-    def observed_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        output = call(self, *args, **kwargs)
-        observer(output, args, kwargs)
+    subclass: type[nn.Module]
+    watches: dict[int, _Watch]
+
+
+@lru_cache(maxsize=256)
+def _watched(base: type[nn.Module]) -> _Watched:
+    """Made once for each class: classes are costly to make and refer to themselves."""
+    watches: dict[int, _Watch] = {}
+
+    def watched_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        watch = watches[id(self)]
+        output = watch.call(self, *args, **kwargs)
+        watch.observer(output, args, kwargs)
         return output
 
-    return type(base.__name__, (base,), {"__call__": observed_call, "__module__": base.__module__})
+    members = {"__call__": watched_call, "__module__": base.__module__}
+    return _Watched(type(base.__name__, (base,), members), watches)
+
+
+def _arm(watch: _Watch) -> None:
+    if type(watch.module) is not watch.original:
+        raise _conflict(watch)
+    watched = _watched(watch.original)
+    watched.watches[id(watch.module)] = watch
+    watch.module.__class__ = watched.subclass
+
+
+def _disarm(watch: _Watch) -> bool:
+    """Give the class back; False, and hands off, if other code has put its own over ours."""
+    watched = _watched(watch.original)
+    if type(watch.module) is not watched.subclass:
+        return False
+    watch.module.__class__ = watch.original
+    del watched.watches[id(watch.module)]
+    return True
+
+
+def _conflict(watch: _Watch) -> DFlashHookConflict:
+    return DFlashHookConflict(
+        f"an instance of {watch.original.__module__}.{watch.original.__qualname__} was given the "
+        f"class {type(watch.module).__qualname__} by other code while it is hooked"
+    )

@@ -5,88 +5,47 @@ Imports mlx: only for processes that prepared the BLAS.
 
 from __future__ import annotations
 
-import logging
-from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import final
 
-from ..protocol.messages import CacheBody, GenerateBody, LoadBody, LoadedBody
+from ..protocol.errors import DflashError, ErrorCode
+from ..protocol.messages import LoadBody, LoadedBody
 from . import memory
-from .cache.manager import CacheStuck
-from .cache.open import OpenCache, open_cache
+from .backend import Backends
 from .cache.registry import CacheRegistry
-from .engine import Progress
-from .generation import Generation
-from .model import Model, load_model
+from .dflash_backend import DflashBackend, MlxModel
+from .engine import HeldModel, Progress
+from .guard import GUARD, HookGuard
+from .lease import ModelGuard
+from .load_errors import typed_errors
+from .shared import SharedParts
+from .targets.target import BACKEND
 
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class MlxModel:
-    """A loaded model with its prefix cache, as the loop sees it."""
-
-    model: Model
-    cache: OpenCache
-    caches: CacheRegistry
-
-    @property
-    def facts(self) -> LoadedBody:
-        """What the load found."""
-        return LoadedBody(
-            digest=self.model.digest,
-            engine=self.model.engine,
-            block_tokens=self.model.block_tokens,
-            context_tokens=self.model.context_tokens,
-            memory_bytes=self.model.memory_bytes,
-            device=self.model.device,
-            dtype=self.model.dtype,
-        )
-
-    def begin(self, body: GenerateBody) -> Generation:
-        """Start a request. Raises DflashError(bad_request | unsupported)."""
-        return Generation(self.model, body, self.cache)
-
-    def cache_state(self) -> CacheBody:
-        """What people see of its cache."""
-        manager = self.cache.manager
-        return CacheBody(state=self.cache.reason) if manager is None else manager.report()
-
-    def clear_cache(self) -> None:
-        """Forget all prefixes, in memory and on disk."""
-        if self.cache.manager is not None:
-            self.cache.manager.clear()
-
-    def close(self) -> None:
-        """Give up its hooks and retire its cache; what waits for the disk is written, within a
-        limit.
-        """
-        self.model.close()
-        if self.cache.manager is None:
-            return
-        try:
-            self.caches.shutdown(self.cache.manager.identity)
-        except CacheStuck as error:
-            log.warning("cache_stuck model=%s reason=%s", self.model.name, error)
+__all__ = ["MlxEngine", "MlxModel"]
 
 
 @final
 class MlxEngine:
-    """Loads models on mlx, each with its prefix cache. All calls on one thread."""
+    """Loads models on mlx, through the backend that each is configured for. All calls on one
+    thread.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, guard: HookGuard = GUARD) -> None:
         self.caches = CacheRegistry()
+        self.shared = SharedParts()
+        self._guard = guard
+        self._backends = Backends({BACKEND: DflashBackend(self.caches, self.shared)})
 
-    def load(self, name: str, body: LoadBody, progress: Progress) -> MlxModel:
+    def load(self, name: str, body: LoadBody, progress: Progress) -> HeldModel:
         """Load a model whole, or raise and keep nothing of it."""
-        model = load_model(name, body, progress)
-        with ExitStack() as on_failure:
-            on_failure.callback(model.close)
-            layers = model.target.make_caches()
-            layers += model.drafter.draft.make_caches() if model.drafter else []
-            cache = open_cache(self.caches, model.identity, model.fingerprint, body.cache, layers)
-            on_failure.pop_all()
-        return MlxModel(model, cache, self.caches)
+        backend = self._backends.get(body.backend)
+        guard = ModelGuard(self._guard, body.backend, name)
+        with typed_errors(name), guard.undone_on_failure():
+            model = backend.load(name, body, progress, guard)
+            if not isinstance(model.facts, LoadedBody):  # pyright: ignore[reportUnnecessaryIsInstance] - other people's code
+                raise DflashError(
+                    ErrorCode.load_failed, f"backend {body.backend} tells no facts of model {name}"
+                )
+        return model
 
     def held_bytes(self) -> int:
         """Memory this process holds now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..protocol.errors import DflashError, ErrorCode
 from ..protocol.messages import LoadBody
 from .engine import Engine, HeldModel, Progress
+from .log import line, log
 
 
 class Registry:
@@ -43,7 +44,10 @@ class Registry:
         model = self._models.pop(name, None)
         if model is None:
             return False
-        model.close()
+        try:
+            model.close()
+        except Exception:  # noqa: BLE001 - a backend's border: the others go on
+            log.exception(line("close_failed", model=name))
         return True
 
     def clear(self) -> None:

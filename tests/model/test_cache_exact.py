@@ -35,6 +35,12 @@ class Answer:
     reason: str
 
 
+def loaded(body: LoadBody) -> MlxModel:
+    model = MlxEngine().load("m", body, lambda *_: None)
+    assert isinstance(model, MlxModel)
+    return model
+
+
 def load(folder: Path, *, draft: bool = True, target: str = "t", **cache: object) -> MlxModel:
     body = LoadBody(
         target=str(folder / target),
@@ -42,7 +48,7 @@ def load(folder: Path, *, draft: bool = True, target: str = "t", **cache: object
         prefill_chunk_tokens=CHUNK,
         cache=CacheSettings(**cache),  # type: ignore[arg-type]
     )
-    return MlxEngine().load("m", body, lambda *_: None)
+    return loaded(body)
 
 
 def answer(
@@ -151,7 +157,7 @@ def test_longest_hit_equals_a_cold_run_in_the_same_passes(
     assert live is not None
     assert mx.array_equal(warm.logits, live)
     model.close()
-    again = MlxEngine().load("m", model.model.defaults, lambda *_: None)
+    again = loaded(model.model.defaults)
     from_disk = answer(again, (*PROMPT, *said, *range(100, 100 + extra)), speculation=speculation)
     assert from_disk.hit == "l2_exact"
     assert mx.array_equal(from_disk.logits, live)

@@ -47,7 +47,9 @@ class House:
                 reuse="aligned",
             ),
         )  # fmt: skip
-        return self.engine.load(name, body, lambda *_: None)
+        model = self.engine.load(name, body, lambda *_: None)
+        assert isinstance(model, MlxModel)
+        return model
 
     def begin(self, name: str, cut: int, cache: OpenCache) -> Generation:
         tokens = (*SHARED[:cut], ord(name), cut, *SHARED[:20])

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariable
 from dflashd.protocol.messages import LoadBody, Sampling
 from dflashd.worker.checkpoint import draft_config
 from dflashd.worker.generation import Generation
-from dflashd.worker.model import load_model
+from dflashd.worker.loader import load_model
 
 from ..tiny import MASK_TOKEN_ID, VOCAB_TOKENS
 from ..unit.reference_draft import random_weights

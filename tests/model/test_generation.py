@@ -19,7 +19,8 @@ from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import GenerateBody, LoadBody, Sampling
 from dflashd.worker.decoder import BlockDecoder
 from dflashd.worker.generation import Generation, Statistics
-from dflashd.worker.model import Model, load_model
+from dflashd.worker.loader import load_model
+from dflashd.worker.model import Model
 
 from ..chi_square import alike, fits
 from ..tiny import MASK_TOKEN_ID, make_draft

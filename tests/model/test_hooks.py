@@ -15,12 +15,13 @@ from mlx_lm.models import qwen3, qwen3_next
 
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import LoadBody
-from dflashd.worker import mlx_engine, model as model_module
-from dflashd.worker.errors import Withdrawn
+from dflashd.worker import dflash_backend, loader
+from dflashd.worker.errors import DFlashHookConflict, Withdrawn
 from dflashd.worker.generation import Generation
-from dflashd.worker.guard import GUARD, DFlashHookConflict
+from dflashd.worker.guard import GUARD
+from dflashd.worker.loader import load_model
 from dflashd.worker.mlx_engine import MlxEngine
-from dflashd.worker.model import Model, load_model
+from dflashd.worker.model import Model
 
 from .block_run import body, finish, plain_tokens
 from .families import HYBRIDS, MEMBERS, Family, make_member, make_members_draft
@@ -134,7 +135,7 @@ def _failing(original: Any, calls: int, fail: Callable[[], None]) -> Any:
     return failing
 
 
-STAGES = ("load_draft", "Drafter", "_evaluate", "load_tokenizer", "fingerprint_of", "_warm_up")
+STAGES = ("load_draft", "Drafter", "evaluate", "load_tokenizer", "fingerprint_of", "_warm_up")
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -150,7 +151,7 @@ def test_a_load_that_fails_leaves_no_claim(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(model_module, stage, fail)
+        patch.setattr(loader, stage, fail)
         with pytest.raises((DflashError, Withdrawn)):
             load_model("m", pair, lambda *_: None)
     assert GUARD.owners() == owned
@@ -167,8 +168,8 @@ def test_a_cache_that_cannot_open_leaves_no_claim(
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(mlx_engine, "open_cache", fail)
-        with pytest.raises(OSError, match="disk full"):
+        patch.setattr(dflash_backend, "open_cache", fail)
+        with pytest.raises(DflashError, match="disk full"):
             engine.load("m", pair, lambda *_: None)
     assert not GUARD.owners()
     held = engine.load("m", pair, lambda *_: None)

@@ -15,7 +15,8 @@ import pytest
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import LoadBody, Sampling
 from dflashd.worker.features import FeatureTap
-from dflashd.worker.model import Model, load_model
+from dflashd.worker.loader import load_model
+from dflashd.worker.model import Model
 from dflashd.worker.sampling import Sampler
 from dflashd.worker.targets import FAMILIES, supported_families
 

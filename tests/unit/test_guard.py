@@ -14,7 +14,8 @@ import pytest
 from mlx_lm.models import llama, qwen3_5, qwen3_next
 
 from dflashd.protocol.errors import ErrorCode
-from dflashd.worker.guard import DFlashHookConflict, HookGuard
+from dflashd.worker.errors import DFlashHookConflict
+from dflashd.worker.guard import HookGuard
 
 
 class Attention(nn.Module):

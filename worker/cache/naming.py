@@ -29,7 +29,7 @@ def fingerprint_of(origin: Origin, tokenizer: Any, chunk_tokens: int) -> Fingerp
     folder, shape = origin.draft_folder, origin.draft_shape
     quantisation = origin.target_config.get("quantization")
     return Fingerprint(
-        target_config=_digest(origin.target_config),
+        target_config=config_digest(origin.target_config),
         draft_config=None if folder is None else text_digest((folder / "config.json").read_text()),
         quantisation=json.dumps(quantisation, sort_keys=True)
         if origin.dtype == "as stored"
@@ -44,7 +44,8 @@ def fingerprint_of(origin: Origin, tokenizer: Any, chunk_tokens: int) -> Fingerp
     )
 
 
-def _digest(config: dict[str, Any]) -> str:
+def config_digest(config: dict[str, Any]) -> str:
+    """The content of a configuration, whatever its layout."""
     return text_digest(json.dumps(config, sort_keys=True, default=str))
 
 
