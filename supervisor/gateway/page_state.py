@@ -32,6 +32,7 @@ def page_state(snapshot: SnapshotBody, pool_bytes: int) -> dict[str, Any]:
             }
             for model in snapshot.models
         ],
+        "events": [],
     }
 
 
@@ -44,5 +45,7 @@ def _model(model: ModelStatus) -> dict[str, Any]:
         "queued": model.queued,
         "active": model.active,
         "completed": model.completed,
+        "tokens": None,
+        "chunks": None,
         "progress_ratio": model.stage_done / model.stage_total if loading else None,
     }
