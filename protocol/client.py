@@ -137,10 +137,15 @@ class AsyncClient:
         message = await self._call(call, Status(id=call.id), must_answer=True)
         return decode_body(SnapshotBody, message.body)
 
-    async def spawn(self, model: str, on_event: OnEvent | None = None) -> None:
-        """Load ``model`` and return when it is ready; ``on_event`` gets the progress."""
+    async def spawn(
+        self, model: str, on_event: OnEvent | None = None, *, group: str | None = None
+    ) -> None:
+        """Load ``model`` and return when it is ready; ``on_event`` gets the progress.
+
+        ``group`` moves it into that group's worker first; its own name means a worker of its own.
+        """
         call = Call(Done, on_event)
-        _ = await self._call(call, Spawn(id=call.id, model=model))
+        _ = await self._call(call, Spawn(id=call.id, model=model, group=group))
 
     async def retire(self, model: str, *, now: bool = False) -> None:
         """Unload ``model`` and return when it is gone; ``now`` fails its running requests."""

@@ -82,9 +82,14 @@ class Client:
         """Return the daemon's whole state; loads nothing and disturbs nothing."""
         return self._open().run(self._client.status())
 
-    def spawn(self, model: str, on_event: OnEvent | None = None) -> None:
-        """Load ``model`` and return when it is ready; ``on_event`` gets the progress."""
-        self._open().run(self._client.spawn(model, on_event))
+    def spawn(
+        self, model: str, on_event: OnEvent | None = None, *, group: str | None = None
+    ) -> None:
+        """Load ``model`` and return when it is ready; ``on_event`` gets the progress.
+
+        ``group`` moves it into that group's worker first; its own name means a worker of its own.
+        """
+        self._open().run(self._client.spawn(model, on_event, group=group))
 
     def retire(self, model: str, *, now: bool = False) -> None:
         """Unload ``model`` and return when it is gone; ``now`` fails its running requests."""

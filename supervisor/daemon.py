@@ -96,7 +96,6 @@ class Daemon:
             log_dir=self._config.state_dir / "logs",
             instance=self._instance,
             registry=registry,
-            cpu_share=max(1, len(self._config.models)),
             models=tuple(self._config.models),
         )
         gateway = self._gateway(registry)

@@ -65,6 +65,9 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     drain_timeout_s: Annotated[
         Duration, Meta(description="time for running requests when a model is retired")
     ] = 60
+    unload_timeout_s: Annotated[
+        Duration, Meta(description="a worker that does not unload a model in time is replaced")
+    ] = 60
     shutdown_drain_s: Annotated[
         Duration, Meta(description="time for running requests when the daemon stops")
     ] = 10

@@ -42,8 +42,7 @@ class Processes:
     """All worker processes of this daemon.
 
     ``on_exit(worker, epoch, status, log_tail)`` is called once for each, after it is reaped;
-    whoever decides sets it before the first start. ``cpu_share``: among how many workers the CPUs
-    are divided, should all compute at once.
+    whoever decides sets it before the first start.
     """
 
     def __init__(
@@ -54,7 +53,6 @@ class Processes:
         log_dir: Path,
         instance: str,
         registry: ProcessRegistry,
-        cpu_share: int,
         models: Sequence[str] = (),
     ) -> None:
         self._command = list(command)
@@ -62,13 +60,14 @@ class Processes:
         self._log_dir = log_dir
         self._instance = instance
         self._registry = registry
-        self._cpu_share = cpu_share
         self._models = tuple(models)
         self.on_exit: Callable[[str, int, int, str], None] = _unheard
         self._live: dict[tuple[str, int], Process] = {}
 
-    def start(self, worker: str, epoch: int) -> int:
+    def start(self, worker: str, epoch: int, *, cpu_share: int) -> int:
         """Start a process and return its pid. Raises OSError.
+
+        ``cpu_share``: among how many workers the CPUs are divided, should all compute at once.
 
         Must run in the main thread: on Linux a worker is tied to the thread that started it.
         """
@@ -82,7 +81,7 @@ class Processes:
                 stdin=subprocess.PIPE,  # its end tells the worker that we are gone
                 stdout=log_fd,
                 stderr=log_fd,
-                env=self._environment(worker, epoch, secret),
+                env=self._environment(worker, epoch, secret, cpu_share),
                 start_new_session=True,
             )
         finally:
@@ -153,7 +152,9 @@ class Processes:
         log_tail = worker_log.tail(process.log, process.log_start_bytes)
         self.on_exit(process.worker, process.epoch, status, log_tail)
 
-    def _environment(self, worker: str, epoch: int, secret: bytes) -> Mapping[str, str]:
+    def _environment(
+        self, worker: str, epoch: int, secret: bytes, cpu_share: int
+    ) -> Mapping[str, str]:
         names = "\n".join(self._models)
         # Whose cached prefixes are still wanted, when the disk runs short. Left out, all are.
         known = {"DFLASHD_MODELS": names} if len(names) < NAMES_LIMIT_BYTES else {}
@@ -166,7 +167,7 @@ class Processes:
             "DFLASHD_EPOCH": str(epoch),
             "DFLASHD_SECRET": secret.hex(),
             "DFLASHD_SUPERVISOR_PID": str(os.getpid()),
-            "DFLASHD_CPU_SHARE": str(self._cpu_share),
+            "DFLASHD_CPU_SHARE": str(cpu_share),
         }
 
 

@@ -259,7 +259,7 @@ class Switchboard:
     def _spawn(self, effect: SpawnProcess) -> None:
         worker, epoch = effect.worker, effect.epoch
         try:
-            pid = self._processes.start(worker, epoch)
+            pid = self._processes.start(worker, epoch, cpu_share=effect.cpu_share)
         except (OSError, DflashError) as error:
             event = ProcessStartFailed(worker=worker, epoch=epoch, reason=str(error))
             self._events.append(event)

@@ -5,6 +5,7 @@ Imports mlx: only for processes that prepared the BLAS.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 
 import mlx.core as mx
@@ -21,6 +22,8 @@ _PHRASES = (
 """How mlx and its backends say that an allocation failed, in lower case."""
 
 _process = psutil.Process()
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+"""Only where the C library is glibc."""
 
 
 def held_bytes() -> int:
@@ -32,9 +35,12 @@ def held_bytes() -> int:
 
 
 def reclaim() -> None:
-    """Collect what is unreachable and return mlx's spare buffers to the system."""
+    """Collect what is unreachable and return spare memory to the system."""
     gc.collect()
     mx.clear_cache()
+    if _trim is not None:
+        # glibc keeps freed blocks of up to 32 MB each: measured, a whole unloaded model.
+        _trim(0)
 
 
 def ran_out(error: BaseException) -> bool:

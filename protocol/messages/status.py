@@ -24,6 +24,7 @@ class WorkerStatus(Report, frozen=True, kw_only=True):
     restarts: Count
     retry_in_s: Seconds | None = None
     reason: Sentence = ""
+    saved_bytes: Count = 0
 
 
 class ModelStatus(Report, frozen=True, kw_only=True):
@@ -43,6 +44,9 @@ class ModelStatus(Report, frozen=True, kw_only=True):
     stage_done: Count = 0
     stage_total: Count = 0
     loaded: LoadedBody | None = None
+    group: Name | None = None
+    reason: Sentence = ""
+    retry_in_s: Seconds | None = None
 
 
 class ServiceStatus(Report, frozen=True, kw_only=True):

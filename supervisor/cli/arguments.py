@@ -58,6 +58,8 @@ def add_lifecycle(commands: Commands) -> None:
     """Spawn, retire, shutdown."""
     spawn = commands.add_parser("spawn", help="load a model now, even after it was given up")
     spawn.add_argument("model", metavar="MODEL")
+    words = "move it into this group's worker first (its own name: a worker of its own)"
+    spawn.add_argument("--group", metavar="NAME", help=words)
     retire = commands.add_parser("retire", help="unload a model when its requests are done")
     retire.add_argument("model", metavar="MODEL")
     retire.add_argument("--now", action="store_true", help="fail its running requests")

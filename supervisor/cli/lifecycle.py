@@ -22,7 +22,7 @@ def spawn(options: argparse.Namespace) -> int:
     began_s = time.monotonic()
     with connected(options) as client:
         try:
-            client.spawn(options.model, on_event=progress)
+            client.spawn(options.model, on_event=progress, group=options.group)
         except KeyboardInterrupt:
             progress.clear()
             hint = f"the load goes on; `dflashctl retire {options.model}` ends it"

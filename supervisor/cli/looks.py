@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from typing import cast
 
 import msgspec
@@ -65,12 +66,20 @@ def page(snapshot: SnapshotBody) -> str:
     workers = {worker.name: worker for worker in snapshot.workers}
     rows = [row(model, workers[model.worker]) for model in snapshot.models]
     heads = ("MODEL", "STATE", "ENGINE", "PID", "MEMORY", "ACTIVE", "QUEUED", "DONE")
-    notes = [
-        f"{worker.name}: {worker.reason.splitlines()[0]}\n"
-        for worker in snapshot.workers
-        if worker.reason and worker.state in ("backoff", "fatal", "lost")
-    ]
-    return head + table(heads, rows) + "".join(notes)
+    return head + table(heads, rows) + "".join(notes(snapshot))
+
+
+def notes(snapshot: SnapshotBody) -> Iterator[str]:
+    """What the table has no room for: what groups save, and what is wrong and why."""
+    for worker in snapshot.workers:
+        if worker.saved_bytes:
+            saved = amount(worker.saved_bytes, "bytes")
+            yield f"{worker.name}: its models share {saved} that they would hold twice apart\n"
+        if worker.reason and worker.state in ("backoff", "fatal", "lost"):
+            yield f"{worker.name}: {worker.reason.splitlines()[0]}\n"
+    for model in snapshot.models:
+        if model.reason:
+            yield f"{model.name}: {model.reason.splitlines()[0]}\n"
 
 
 def row(model: ModelStatus, worker: WorkerStatus) -> tuple[str, ...]:
@@ -80,8 +89,8 @@ def row(model: ModelStatus, worker: WorkerStatus) -> tuple[str, ...]:
         state += f": {model.stage}"
         if model.stage_total:
             state += f" {100 * model.stage_done // model.stage_total} %"
-    elif worker.retry_in_s is not None:
-        state += f" ({worker.retry_in_s:.0f} s)"
+    elif (left_s := model.retry_in_s or worker.retry_in_s) is not None:
+        state += f" ({left_s:.0f} s)"
     return (
         model.name,
         state,

@@ -12,10 +12,19 @@ from ...protocol.messages import (
     Shutdown,
     Spawn,
 )
-from . import stopping
+from . import load_failure, placement, retiring, shutdown
 from .events import Peer
 from .intake import unknown_model
-from .records import SENTENCE_CHARACTERS, SERVING, STARTING, Command, Question, Worker, WorkerState
+from .records import (
+    SENTENCE_CHARACTERS,
+    SERVED,
+    Command,
+    Model,
+    Question,
+    Residency,
+    Worker,
+    WorkerState,
+)
 from .state import State
 
 
@@ -34,7 +43,7 @@ def command(
         case ReadCache() | ClearCache():
             ask_cache(s, peer, header, now)
         case Shutdown():
-            shutdown(s, peer, header, now)
+            shut_down(s, peer, header, now)
 
 
 def spawn(s: State, peer: Peer, header: Spawn) -> None:
@@ -48,12 +57,28 @@ def spawn(s: State, peer: Peer, header: Spawn) -> None:
         return
     if too_many(s, peer, header.id):
         return
+    if header.group is not None and not put(s, peer, header, model, header.group):
+        return
     model.spawns.append(Command(peer=peer, id=header.id))
-    worker = s.workers[model.worker]
-    worker.failures.clear()
-    if worker.state in (WorkerState.fatal, WorkerState.backoff):
-        s.enter(worker, WorkerState.stopped, None)
-    s.touch(worker)
+    load_failure.forgive(s, model)
+    s.call(model)
+
+
+def put(s: State, peer: Peer, header: Spawn, model: Model, group: str) -> bool:
+    """Move a model into a group, or with its own name out of any; False: refused."""
+    if group != model.name and group in s.models:
+        sentence = f"{group} is a model; a group needs a name that no model has"
+        refuse(s, peer, header.id, ErrorCode.bad_request, sentence)
+    elif placement.is_elsewhere(model, group):
+        sentence = (
+            f"model {model.name} is in the worker {model.worker}: "
+            f"`dflashctl retire {model.name}` first"
+        )
+        refuse(s, peer, header.id, ErrorCode.bad_request, sentence)
+    else:
+        placement.choose(s, model, group)
+        return True
+    return False
 
 
 def retire(s: State, peer: Peer, header: Retire, now: float) -> None:
@@ -64,20 +89,14 @@ def retire(s: State, peer: Peer, header: Retire, now: float) -> None:
         return
     if too_many(s, peer, header.id):
         return
-    worker = s.workers[model.worker]
-    worker.retires.append(Command(peer=peer, id=header.id))
-    s.touch(worker)
-    if worker.state is WorkerState.fatal:
+    model.retires.append(Command(peer=peer, id=header.id))
+    s.touch(s.worker_of(model))
+    if model.state is Residency.fatal or s.worker_of(model).state is WorkerState.fatal:
         return
     if header.now:
-        stopping.retire_now(s, worker, now)
-    elif worker.state in STARTING and any(m.queue for m in s.models_of(worker)):
-        # They were accepted before: settling drains it as soon as it can serve them.
-        worker.drain_serial = s.last_serial
-    elif worker.state not in SERVING | {WorkerState.draining}:
-        stopping.retire_now(s, worker, now)
-    elif worker.state in SERVING:
-        stopping.drain(s, worker, now, s.limits.drain_timeout_s)
+        retiring.retire_now(s, model, now)
+    else:
+        retiring.retire(s, model, now)
 
 
 def ask_cache(s: State, peer: Peer, header: ReadCache | ClearCache, now: float) -> None:
@@ -86,8 +105,8 @@ def ask_cache(s: State, peer: Peer, header: ReadCache | ClearCache, now: float) 
     if model is None:
         refuse(s, peer, header.id, ErrorCode.not_found, unknown_model(s, header.model))
         return
-    worker = s.workers[model.worker]
-    if worker.state not in SERVING | {WorkerState.draining} or not model.loaded:
+    worker = s.worker_of(model)
+    if model.state not in SERVED:
         sentence = f"model {model.name} is not loaded, so its cache is not open"
         refuse(s, peer, header.id, ErrorCode.not_found, sentence, retryable=True)
         return
@@ -109,17 +128,17 @@ def questions_expired(s: State, worker: Worker, now: float) -> None:
         refuse(s, question.peer, question.id, ErrorCode.worker_lost, sentence, retryable=True)
 
 
-def shutdown(s: State, peer: Peer, header: Shutdown, now: float) -> None:
-    """Stop the daemon."""
-    s.shutdowns.append(Command(peer=peer, id=header.id))
-    stopping.shut_down(s, now, max(s.shutdown_level, 2 if header.now else 1))
+def shut_down(s: State, peer: Peer, header: Shutdown, now: float) -> None:
+    """Stop the daemon, also when too many wait to hear of it."""
+    if not too_many(s, peer, header.id):
+        s.shutdowns.append(Command(peer=peer, id=header.id))
+    shutdown.shut_down(s, now, max(s.shutdown_level, 2 if header.now else 1))
 
 
 def cancel(s: State, peer: Peer, header: Cancel) -> None:
     """Wait no longer for a command's end; what it began goes on."""
     wanted = Command(peer=peer, id=header.id)
-    waiting = [m.spawns for m in s.models.values()] + [w.retires for w in s.workers.values()]
-    for commands in (*waiting, s.shutdowns):
+    for commands in s.waiting_commands():
         if wanted in commands:
             commands.remove(wanted)
             refuse(s, peer, header.id, ErrorCode.cancelled, "nobody waits for this any more")
@@ -135,8 +154,8 @@ def cancel(s: State, peer: Peer, header: Cancel) -> None:
 
 def too_many(s: State, peer: Peer, id: bytes) -> bool:
     """Refuse a command when too many wait already."""
-    waiting = sum(len(m.spawns) for m in s.models.values())
-    waiting += sum(len(w.retires) + len(w.questions) for w in s.workers.values())
+    waiting = sum(map(len, s.waiting_commands()))
+    waiting += sum(len(worker.questions) for worker in s.workers.values())
     if waiting < s.limits.pending_commands:
         return False
     refuse(s, peer, id, ErrorCode.overloaded, f"{waiting} commands wait already", retryable=True)

@@ -3,49 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import merge
 
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import Accepted, Assign
-from . import ending, starting, stopping
+from . import ending, placement, residency, retiring, starting, stopping
+from .announcing import announce
 from .intake import fatal_sentence
-from .records import SENTENCE_CHARACTERS, SERVING, Phase, Request, Worker, WorkerState
+from .records import (
+    ALIVE,
+    OUTSIDE,
+    SERVED,
+    Model,
+    Phase,
+    Request,
+    Residency,
+    Worker,
+    WorkerState,
+)
 from .state import State
 
 
 def settle(s: State, worker: Worker, now: float) -> None:
     """Make a worker's row consistent with who waits for it; leases come before announcements."""
-    state = worker.state
-    if state is WorkerState.stopped:
-        s.complete_commands(worker.retires)
-        if not s.shutdown_level and s.wanted(worker):
-            starting.spawn(s, worker, now)
-    elif state in SERVING:
-        serve(s, worker, now)
-    elif state is WorkerState.draining:
-        assign(s, worker, now)
-        if not worker.active:
-            stopping.take_down(s, worker, now)
-    elif state is WorkerState.backoff:
-        s.complete_commands(worker.retires)
-        refuse_long_wait(s, worker, now)
-    elif state is WorkerState.fatal:
-        s.complete_commands(worker.retires)
-        for model in s.models_of(worker):
-            sentence = fatal_sentence(model.name, worker.reason)
-            s.fail_commands(model.spawns, ErrorCode.load_failed, sentence)
-            ending.fail_queued(s, worker, now, ErrorCode.load_failed, sentence)
-    announce(s, worker, now)
+    if placement.remove_if_empty(s, worker):
+        return
+    match worker.state:
+        case WorkerState.stopped:
+            if any(model.state is Residency.loading for model in s.models_of(worker)):
+                starting.spawn(s, worker, now)
+        case WorkerState.loading | WorkerState.ready | WorkerState.busy:
+            serve(s, worker, now)
+        case WorkerState.backoff:
+            for model in s.models_of(worker):
+                refuse_long_wait(s, model, worker.deadline, f"its worker {worker.reason}", now)
+        case WorkerState.fatal:
+            for model in s.models_of(worker):
+                refuse_all(s, model, worker.reason, now)
+        case _:
+            pass
+    for model in s.models_of(worker):
+        settle_model(s, model, now)
+
+
+def settle_model(s: State, model: Model, now: float) -> None:
+    """Answer who waits for a model what can be answered now."""
+    if model.state is Residency.backoff:
+        refuse_long_wait(s, model, model.deadline, model.reason, now)
+    elif model.state is Residency.fatal:
+        refuse_all(s, model, model.reason, now)
+    if model.state in OUTSIDE:
+        s.complete_commands(model.retires)
+    announce(s, model, now)
 
 
 def serve(s: State, worker: Worker, now: float) -> None:
-    """Give a serving worker its work; then those who wait for the model itself are told."""
+    """Give a living worker its work; then those who wait for the models themselves are told."""
     assign(s, worker, now)
-    worker.state = WorkerState.busy if worker.active else WorkerState.ready
     for model in s.models_of(worker):
-        s.complete_commands(model.spawns)
-    if worker.retires:
-        # Retired while it was loading, with requests that were promised their end.
-        s.enter(worker, WorkerState.draining, now + s.limits.drain_timeout_s)
+        if model.state is Residency.ready:
+            s.complete_commands(model.spawns)
+            if model.leaving is not None:
+                # Retired while it was loading, with requests that were promised their end.
+                retiring.drain(s, model, now, s.limits.drain_timeout_s)
+        elif model.state is Residency.draining and retiring.is_drained(s, model):
+            residency.leave(s, model, now)
+    if worker.state in ALIVE:
+        residency.order_next(s, worker, now)
+        rest(s, worker, now)
+
+
+def rest(s: State, worker: Worker, now: float) -> None:
+    """Say what a living worker does; one that nobody needs any more is stopped."""
+    models = list(s.models_of(worker))
+    if worker.active:
+        worker.state = WorkerState.busy
+    elif s.shutdown_level or not any(map(residency.stays, models)):
+        stopping.take_down(s, worker, now)
+    else:
+        served = any(model.state in SERVED for model in models)
+        worker.state = WorkerState.ready if served else WorkerState.loading
 
 
 def assign(s: State, worker: Worker, now: float) -> None:
@@ -53,18 +90,21 @@ def assign(s: State, worker: Worker, now: float) -> None:
     for request in list(waiting(s, worker)):
         if len(worker.active) >= s.limits.active_requests_per_worker:
             return
-        leaving = worker.state is WorkerState.draining or worker.retires
-        if leaving and request.serial > worker.drain_serial:
-            return
         lease(s, worker, request, now)
 
 
 def waiting(s: State, worker: Worker) -> Iterator[Request]:
-    """All that wait for one of a worker's models, oldest first."""
-    if len(worker.models) == 1:
-        return iter(s.models[worker.models[0]].queue.values())
-    every = (r for model in s.models_of(worker) for r in model.queue.values())
-    return iter(sorted(every, key=lambda request: request.serial))
+    """All that a worker may compute and does not yet, oldest first."""
+    queues = [promised(m) for m in s.models_of(worker) if m.state in SERVED and m.queue]
+    return merge(*queues, key=lambda request: request.serial)
+
+
+def promised(model: Model) -> Iterator[Request]:
+    """Who waits for a model that will still be served by it."""
+    for request in model.queue.values():
+        if model.leaving is not None and request.serial > model.leaving:
+            return
+        yield request
 
 
 def lease(s: State, worker: Worker, request: Request, now: float) -> None:
@@ -78,8 +118,8 @@ def lease(s: State, worker: Worker, request: Request, now: float) -> None:
     request.epoch = worker.epoch
     worker.active[request.id] = request
     waited_s = now - request.accepted_at
-    ready_at = worker.ready_at if worker.ready_at is not None else now
-    load_s = max(0.0, ready_at - max(request.accepted_at, worker.spawned_at))
+    model = s.models[request.model]
+    load_s = max(0.0, model.ready_at - max(request.accepted_at, model.began_at))
     left_s = None if request.deadline_at is None else max(0.0, request.deadline_at - now)
     s.order(
         worker,
@@ -98,52 +138,18 @@ def lease(s: State, worker: Worker, request: Request, now: float) -> None:
     s.tell(request.peer, Accepted(id=request.id))
 
 
-def refuse_long_wait(s: State, worker: Worker, now: float) -> None:
+def refuse_long_wait(s: State, model: Model, until: float | None, reason: str, now: float) -> None:
     """Nobody waits for a restart that is far away."""
-    left_s = (worker.deadline or now) - now
-    if left_s <= s.limits.backoff_wait_s:
-        return
-    for model in s.models_of(worker):
-        sentence = f"model {model.name} restarts in {left_s:.0f} s: its worker {worker.reason}"
-        ending.fail_queued(
-            s,
-            worker,
-            now,
-            ErrorCode.worker_restarting,
-            sentence,
-            retryable=True,
-            retry_after_s=left_s,
-        )
+    left_s = (until or now) - now
+    if model.queue and left_s > s.limits.backoff_wait_s:
+        sentence = f"model {model.name} restarts in {left_s:.0f} s: {reason}"
+        code = ErrorCode.worker_restarting
+        ending.fail_queued(s, model, now, code, sentence, retryable=True, retry_after_s=left_s)
 
 
-def announce(s: State, worker: Worker, now: float) -> None:
-    """Tell those who wait what they wait for, when that changed."""
-    for model in s.models_of(worker):
-        if not model.queue:
-            continue
-        sentence = waits_for(model.name, worker)[:SENTENCE_CHARACTERS]
-        for position, request in enumerate(model.queue.values(), start=1):
-            if request.told != sentence:
-                tell_position(s, request, position, sentence, now)
-
-
-def tell_position(s: State, request: Request, position: int, sentence: str, now: float) -> None:
-    """Tell one waiting request's client where it stands."""
-    request.told = sentence
-    request.told_at = now
-    s.tell(request.peer, Accepted(id=request.id, position=position, waits_for=sentence))
-
-
-def waits_for(name: str, worker: Worker) -> str:
-    """What the queue of a model waits for, in words."""
-    match worker.state:
-        case WorkerState.stopped | WorkerState.spawning | WorkerState.registering:
-            return f"the worker of {name} is starting"
-        case WorkerState.loading:
-            return f"{name} is loading"
-        case WorkerState.ready | WorkerState.busy:
-            return f"a free place: {name} computes as many requests as it may"
-        case WorkerState.draining | WorkerState.stopping:
-            return f"{name} was retired; it is loaded again when its worker is gone"
-        case WorkerState.lost | WorkerState.backoff | WorkerState.fatal:
-            return f"{name} is restarted: its worker {worker.reason}"
+def refuse_all(s: State, model: Model, reason: str, now: float) -> None:
+    """Nobody waits for what was given up."""
+    if model.wanted:
+        sentence = fatal_sentence(model.name, reason)
+        s.fail_commands(model.spawns, ErrorCode.load_failed, sentence)
+        ending.fail_queued(s, model, now, ErrorCode.load_failed, sentence)

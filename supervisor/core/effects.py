@@ -36,10 +36,14 @@ class SendToWorker(Struct, frozen=True, kw_only=True):
 
 
 class SpawnProcess(Struct, frozen=True, kw_only=True):
-    """Start a worker process; answered by ProcessStarted or ProcessStartFailed."""
+    """Start a worker process; answered by ProcessStarted or ProcessStartFailed.
+
+    ``cpu_share``: among how many workers the CPUs are divided, should all compute at once.
+    """
 
     worker: str
     epoch: int
+    cpu_share: int = 1
 
 
 class SignalProcess(Struct, frozen=True, kw_only=True):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import Cancel, Failed, Header
-from .records import SENTENCE_CHARACTERS, Command, Phase, Request, Worker
+from .records import SENTENCE_CHARACTERS, Command, Model, Phase, Request, Worker
 from .state import State
 
 
 def enqueue(s: State, request: Request) -> None:
     """Make a new request wait for its model."""
     s.requests[request.id] = request
-    s.models[request.model].queue[request.id] = request
+    model = s.models[request.model]
+    model.queue[request.id] = request
+    s.call(model)
     s.queued += 1
     s.queued_bytes += len(request.body)
 
@@ -35,11 +37,12 @@ def release(s: State, request: Request) -> None:
     """Forget a request that no worker computes (any more)."""
     if request.phase is Phase.queued:
         dequeue(s, request)
+        s.touch(s.worker_of(s.models[request.model]))
     else:
         del s.workers[request.worker].active[request.id]
+        s.touch(s.workers[request.worker])
     request.phase = Phase.ended
     del s.requests[request.id]
-    s.touch(s.workers[s.models[request.model].worker])
 
 
 def abandon(s: State, request: Request, now: float) -> None:
@@ -77,9 +80,13 @@ def fail(
     abandon(s, request, now)
 
 
-def fail_active(s: State, worker: Worker, code: ErrorCode, message: str) -> None:
-    """Answer all a worker computes, and forget it: the worker is gone or about to go."""
+def fail_active(
+    s: State, worker: Worker, code: ErrorCode, message: str, *, model: str | None = None
+) -> None:
+    """Answer all a worker computes (for one model), and forget it: that is gone or about to go."""
     for request in list(worker.active.values()):
+        if model is not None and request.model != model:
+            continue
         cancelled = request.phase is Phase.cancelling
         header = Failed(
             id=request.id,
@@ -89,14 +96,15 @@ def fail_active(s: State, worker: Worker, code: ErrorCode, message: str) -> None
         )
         answer(s, request, header)
         release(s, request)
-    questions: list[Command] = [*worker.questions.values()]
-    worker.questions.clear()
-    s.fail_commands(questions, code, message, retryable=True)
+    if model is None:
+        questions: list[Command] = [*worker.questions.values()]
+        worker.questions.clear()
+        s.fail_commands(questions, code, message, retryable=True)
 
 
 def fail_queued(
     s: State,
-    worker: Worker,
+    model: Model,
     now: float,
     code: ErrorCode,
     message: str,
@@ -104,7 +112,6 @@ def fail_queued(
     retryable: bool = False,
     retry_after_s: float | None = None,
 ) -> None:
-    """Answer all that waits for a worker's models."""
-    for model in s.models_of(worker):
-        for request in list(model.queue.values()):
-            fail(s, request, now, code, message, retryable=retryable, retry_after_s=retry_after_s)
+    """Answer all that waits for a model."""
+    for request in list(model.queue.values()):
+        fail(s, request, now, code, message, retryable=retryable, retry_after_s=retry_after_s)

@@ -5,17 +5,14 @@ from __future__ import annotations
 from signal import Signals
 
 from ...protocol.errors import ErrorCode
-from . import ending, stopping
+from . import ending, vacancy
 from .effects import SignalProcess
 from .events import WorkerExited
-from .records import ANSWERING, Worker, WorkerState
+from .records import ALIVE, Worker, WorkerState
 from .state import State
 
 EXIT_CONFIGURATION = 78
 """Exit status of a worker that must not be restarted (EX_CONFIG of sysexits.h)."""
-
-PERMANENT = frozenset({ErrorCode.bad_request, ErrorCode.unsupported, ErrorCode.hook_conflict})
-"""Reasons of a failed load that trying again cannot change."""
 
 
 def exited(s: State, worker: Worker, event: WorkerExited, now: float) -> None:
@@ -27,15 +24,10 @@ def exited(s: State, worker: Worker, event: WorkerExited, now: float) -> None:
         status=event.status,
         state=worker.state,
     )
-    expected = worker.state in (WorkerState.stopping, WorkerState.draining)
     reason = worker.reason or described(event.status)
-    if expected:
+    if worker.state is WorkerState.stopping:
         gone(s, worker, now, f"the worker of this model {reason}")
-        after_failed_load = worker.failures and worker.failures[-1] >= worker.spawned_at
-        if after_failed_load and not (worker.retires or s.shutdown_level):
-            back_off(s, worker, now)
-        else:
-            s.enter(worker, WorkerState.stopped, None)
+        s.enter(worker, WorkerState.stopped, None)
         return
     words = last_words(event.log_tail)
     if words:
@@ -74,12 +66,13 @@ def lose(s: State, worker: Worker, now: float, reason: str) -> None:
     ending.fail_active(s, worker, ErrorCode.worker_lost, f"the worker of this model {reason}")
     s.emit(SignalProcess(worker=worker.name, epoch=worker.epoch, signal="kill"))
     s.counters["workers_killed"] += 1
+    vacancy.go_along(s, worker)
     s.enter(worker, WorkerState.lost, now + s.limits.kill_timeout_s)
 
 
 def unreachable(s: State, worker: Worker, now: float) -> None:
     """A message could not be delivered: either the worker is about to be seen dead, or lost."""
-    if worker.state in ANSWERING:
+    if worker.state in ALIVE:
         lose(s, worker, now, "closed its connection")
 
 
@@ -89,26 +82,16 @@ def kill_again(s: State, worker: Worker, now: float) -> None:
     s.enter(worker, WorkerState.lost, now + s.limits.kill_timeout_s)
 
 
-def refused(s: State, worker: Worker, now: float, code: ErrorCode, message: str) -> None:
-    """A worker reports that it cannot load: its waiters hear why, it leaves, it backs off."""
-    for model in s.models_of(worker):
-        s.fail_commands(model.spawns, code, message)
-    ending.fail_queued(s, worker, now, code, message)
-    count(s, worker, now)
-    if code in PERMANENT:
-        worker.failures = [now] * s.limits.failures_before_fatal
-    worker.reason = message
-    stopping.take_down(s, worker, now)
-
-
 def ended(s: State, worker: Worker, now: float, reason: str) -> None:
     """A worker is gone that should not be: restart it later, if it is wanted then."""
+    stopped = any(model.retires for model in s.models_of(worker))
     gone(s, worker, now, f"the worker of this model {reason}")
-    count(s, worker, now)
+    s.counters["worker_failures"] += 1
+    worker.failures = recent(s, worker.failures, now)
     worker.reason = reason
     for model in s.models_of(worker):
         s.fail_commands(model.spawns, ErrorCode.load_failed, f"the worker of {model.name} {reason}")
-    if worker.retires or s.shutdown_level:
+    if s.shutdown_level or (stopped and len(worker.models) == 1):
         s.enter(worker, WorkerState.stopped, None)
     else:
         back_off(s, worker, now)
@@ -124,17 +107,13 @@ def gone(s: State, worker: Worker, now: float, message: str) -> None:
     worker.ready_at = None
     worker.memory_bytes = 0
     for model in s.models_of(worker):
-        model.unloads += model.loaded is not None
-        model.loaded = None
-        model.stage = ""
-        model.stage_done = model.stage_total = 0
+        vacancy.vacate(s, model)
 
 
-def count(s: State, worker: Worker, now: float) -> None:
-    """Remember a failure, and forget those outside the window."""
-    s.counters["worker_failures"] += 1
+def recent(s: State, failures: list[float], now: float) -> list[float]:
+    """The failures that still count, with one of now."""
     begin = now - s.limits.failure_window_s
-    worker.failures = [at for at in worker.failures if at > begin] + [now]
+    return [at for at in failures if at > begin] + [now]
 
 
 def back_off(s: State, worker: Worker, now: float) -> None:
@@ -143,8 +122,13 @@ def back_off(s: State, worker: Worker, now: float) -> None:
     if tries >= s.limits.failures_before_fatal:
         give_up(s, worker, worker.reason)
         return
+    s.enter(worker, WorkerState.backoff, now + wait_s(s, tries))
+
+
+def wait_s(s: State, tries: int) -> float:
+    """How long to wait after so many failures in a row, with jitter."""
     longest_s = min(s.limits.backoff_limit_s, s.limits.backoff_first_s * 2.0 ** (tries - 1))
-    s.enter(worker, WorkerState.backoff, now + longest_s * (0.5 + s.random() / 2))
+    return longest_s * (0.5 + s.random() / 2)
 
 
 def give_up(s: State, worker: Worker, reason: str) -> None:

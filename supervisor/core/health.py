@@ -6,7 +6,7 @@ from math import inf
 
 from ...protocol.messages import Ping, Pong
 from . import failure
-from .records import ANSWERING, Phase, Worker, WorkerState
+from .records import ALIVE, Phase, Worker
 from .state import State
 
 
@@ -21,7 +21,7 @@ def pong(worker: Worker, header: Pong, now: float) -> None:
 
 def look(s: State, worker: Worker, now: float) -> None:
     """Ask the health question when it is time, and act on answers that did not come."""
-    if worker.state not in ANSWERING:
+    if worker.state not in ALIVE:
         return
     if pong_deadline(s, worker) <= now:
         failure.lose(s, worker, now, f"answered no ping for {now - worker.pong_at:.0f} s")
@@ -35,25 +35,34 @@ def look(s: State, worker: Worker, now: float) -> None:
 
 def ping_due(s: State, worker: Worker) -> float:
     """When the next ping goes out."""
-    return worker.ping_at + s.limits.ping_interval_s if worker.state in ANSWERING else inf
+    return worker.ping_at + s.limits.ping_interval_s if worker.state in ALIVE else inf
 
 
 def pong_deadline(s: State, worker: Worker) -> float:
     """When a worker has been silent for too long; loading may hold the interpreter longer."""
-    if worker.state not in ANSWERING:
+    if worker.state not in ALIVE:
         return inf
-    loading = worker.state is WorkerState.loading
-    limit_s = s.limits.loading_pong_timeout_s if loading else s.limits.pong_timeout_s
+    limit_s = s.limits.pong_timeout_s
+    if is_loading(s, worker):
+        limit_s = max(limit_s, s.limits.loading_pong_timeout_s)
     return worker.pong_at + limit_s
 
 
 def stall_deadline(s: State, worker: Worker) -> float:
     """When an engine that has something to do has stood still for too long."""
-    if worker.state not in ANSWERING:
+    if worker.state not in ALIVE:
         return inf
     able = [r for r in worker.active.values() if r.has_credit and r.phase is not Phase.ended]
     if not able:
         return inf
     prefilling = any(request.next_seq == 0 for request in able)
     limit_s = s.limits.prefill_stall_s if prefilling else s.limits.decode_stall_s
+    if is_loading(s, worker):
+        # Others take their steps between those of the load: while it is silent, all are.
+        limit_s = max(limit_s, s.limits.load_stall_s)
     return worker.moved_at + limit_s
+
+
+def is_loading(s: State, worker: Worker) -> bool:
+    """Whether a load has a worker's engine."""
+    return any(model.ordered for model in s.models_of(worker))

@@ -8,7 +8,7 @@ from ...protocol.errors import ErrorCode
 from ...protocol.messages import WINDOW_CHUNKS, AddCredit, Cancel, Failed, Generate
 from . import ending
 from .events import ClientErred, ClientOverflowed, ClientVanished, Peer
-from .records import SENTENCE_CHARACTERS, Phase, Request, WorkerState
+from .records import SENTENCE_CHARACTERS, Phase, Request, Residency, WorkerState
 from .state import State
 
 
@@ -33,7 +33,6 @@ def generate(s: State, peer: Peer, header: Generate, body: bytes, now: float) ->
         deadline_at=None if limit_s is None else now + limit_s,
     )
     ending.enqueue(s, request)
-    s.touch(s.workers[s.models[header.model].worker])
 
 
 def refusal(s: State, header: Generate, body: bytes, now: float) -> Failed | None:
@@ -46,26 +45,38 @@ def refusal(s: State, header: Generate, body: bytes, now: float) -> Failed | Non
     model = s.models.get(header.model)
     if model is None:
         return failed(header, ErrorCode.not_found, unknown_model(s, header.model))
-    return refusal_of_worker(s, header, now) or refusal_of_queue(s, header, len(body))
+    return refusal_of_model(s, header, now) or refusal_of_queue(s, header, len(body))
 
 
-def refusal_of_worker(s: State, header: Generate, now: float) -> Failed | None:
-    """Why a model's worker takes nothing, if it does not."""
+def refusal_of_model(s: State, header: Generate, now: float) -> Failed | None:
+    """Why a model or its worker takes nothing, if so."""
     model = s.models[header.model]
-    worker = s.workers[model.worker]
+    worker = s.worker_of(model)
+    if model.state is Residency.fatal:
+        return failed(header, ErrorCode.load_failed, fatal_sentence(model.name, model.reason))
     if worker.state is WorkerState.fatal:
         return failed(header, ErrorCode.load_failed, fatal_sentence(model.name, worker.reason))
-    if worker.state is WorkerState.backoff and worker.deadline is not None:
-        left_s = worker.deadline - now
-        if left_s > s.limits.backoff_wait_s:
-            return failed(
-                header,
-                ErrorCode.worker_restarting,
-                f"model {model.name} restarts in {left_s:.0f} s after a failure: {worker.reason}",
-                retryable=True,
-                retry_after_s=left_s,
-            )
+    if model.state is Residency.backoff:
+        return refusal_to_wait(s, header, model.deadline, model.reason, now)
+    if worker.state is WorkerState.backoff:
+        return refusal_to_wait(s, header, worker.deadline, worker.reason, now)
     return None
+
+
+def refusal_to_wait(
+    s: State, header: Generate, until: float | None, reason: str, now: float
+) -> Failed | None:
+    """Nobody may wait for a restart that is far away."""
+    left_s = (until or now) - now
+    if left_s <= s.limits.backoff_wait_s:
+        return None
+    return failed(
+        header,
+        ErrorCode.worker_restarting,
+        f"model {header.model} restarts in {left_s:.0f} s after a failure: {reason}",
+        retryable=True,
+        retry_after_s=left_s,
+    )
 
 
 def refusal_of_queue(s: State, header: Generate, body_bytes: int) -> Failed | None:
@@ -193,8 +204,7 @@ def requests_of(s: State, peer: Peer) -> list[Request]:
 
 def forget_commands(s: State, peer: Peer) -> None:
     """Answer none of a client's commands any more; what they began goes on."""
-    waiting = [m.spawns for m in s.models.values()] + [w.retires for w in s.workers.values()]
-    for commands in (*waiting, s.shutdowns):
+    for commands in s.waiting_commands():
         commands[:] = [command for command in commands if command.peer != peer]
     for worker in s.workers.values():
         kept = {id: command for id, command in worker.questions.items() if command.peer != peer}

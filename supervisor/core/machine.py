@@ -25,19 +25,23 @@ from ...protocol.messages import (
     Shutdown,
     Spawn,
     Status,
+    Unloaded,
     Welcome,
 )
 from ..limits import Limits
 from ..model_section import ModelSection
 from . import (
+    admission,
     commands,
     dispatch,
     failure,
     health,
     intake,
+    load_failure,
     relay,
+    residency,
+    shutdown,
     starting,
-    stopping,
     timers,
 )
 from .effects import Effect, SendSnapshot, StopServing
@@ -78,12 +82,20 @@ class Core:
         s = self.state
         self._route(event, now)
         while s.touched:
-            name, _ = s.touched.popitem()
-            dispatch.settle(s, s.workers[name], now)
+            self._settle(now)
+            admission.consider(s, now)
         if s.shutdown_level and not s.stopped_serving:
             self._finish_shutdown()
         effects, s.effects = s.effects, []
         return effects
+
+    def _settle(self, now: float) -> None:
+        s = self.state
+        while s.touched:
+            name, _ = s.touched.popitem()
+            worker = s.workers.get(name)
+            if worker is not None:
+                dispatch.settle(s, worker, now)
 
     def next_deadline(self) -> float:
         """The earliest moment at which a TimePassed changes anything; infinity if none."""
@@ -105,7 +117,7 @@ class Core:
             case ClientOverflowed():
                 intake.overflowed(s, event, now)
             case ShutdownAsked():
-                stopping.shut_down(s, now, min(3, s.shutdown_level + 1))
+                shutdown.shut_down(s, now, min(3, s.shutdown_level + 1))
             case ProcessStarted() | ProcessStartFailed() | WorkerExited() | WorkerUnreachable():
                 self._process_event(event, now)
 
@@ -145,11 +157,13 @@ class Core:
             case Register():
                 starting.registered(s, worker, now)
             case Progress():
-                starting.progress(s, worker, header, now)
+                residency.progressed(s, worker, header, now)
             case Loaded():
-                starting.loaded(s, worker, header, event.body, now)
+                residency.loaded(s, worker, header, event.body, now)
             case LoadFailed():
-                starting.load_failed(s, worker, header, now)
+                load_failure.load_failed(s, worker, header, now)
+            case Unloaded():
+                residency.unloaded(s, worker, header)
             case _:
                 s.counters["worker_protocol_errors"] += 1
 

@@ -14,7 +14,10 @@ SENTENCE_CHARACTERS = 2000
 
 
 class WorkerState(StrEnum):
-    """Where a worker is in its life; ``stopped`` and ``fatal`` need no deadline."""
+    """Where a process slot is in its life; ``stopped`` and ``fatal`` need no deadline.
+
+    ``loading`` is alive without any model yet, ``ready`` has one, ``busy`` computes.
+    """
 
     stopped = "stopped"
     spawning = "spawning"
@@ -22,7 +25,6 @@ class WorkerState(StrEnum):
     loading = "loading"
     ready = "ready"
     busy = "busy"
-    draining = "draining"
     stopping = "stopping"
     lost = "lost"
     backoff = "backoff"
@@ -32,14 +34,34 @@ class WorkerState(StrEnum):
 WITHOUT_PROCESS = frozenset({WorkerState.stopped, WorkerState.backoff, WorkerState.fatal})
 """States in which no process of the worker may exist."""
 
-STARTING = frozenset({WorkerState.spawning, WorkerState.registering, WorkerState.loading})
-"""States on the way from nothing to ready."""
+COMING = frozenset({WorkerState.spawning, WorkerState.registering})
+"""States on the way from nothing to alive."""
 
-SERVING = frozenset({WorkerState.ready, WorkerState.busy})
-"""States in which a worker takes new work."""
+ALIVE = frozenset({WorkerState.loading, WorkerState.ready, WorkerState.busy})
+"""States in which a worker takes orders, and must answer pings."""
 
-ANSWERING = SERVING | {WorkerState.loading, WorkerState.draining}
-"""States in which a worker must answer pings."""
+
+class Residency(StrEnum):
+    """Where a model is in its worker.
+
+    ``loading`` begins when its place is given to it: its worker may have to be started first.
+    ``unloading`` ends when the worker says so, or when its process is gone.
+    """
+
+    absent = "absent"
+    loading = "loading"
+    ready = "ready"
+    draining = "draining"
+    unloading = "unloading"
+    backoff = "backoff"
+    fatal = "fatal"
+
+
+SERVED = frozenset({Residency.ready, Residency.draining})
+"""States of a model that requests may be running on."""
+
+OUTSIDE = frozenset({Residency.absent, Residency.backoff, Residency.fatal})
+"""States in which nothing of a model is in any process."""
 
 
 class Phase(Enum):
@@ -102,14 +124,30 @@ class Question(Command):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Model:
-    """One configured model: who waits for it, and what is known of it."""
+    """One configured model: where it is, who waits for it, and what is known of it.
+
+    ``worker`` names its slot. ``leaving`` is the serial of the last request that is still served
+    before the model goes; None: it stays. ``ordered``: its worker was told to load it.
+    """
 
     name: str
     settings: ModelSection
     worker: str
+    state: Residency = Residency.absent
+    deadline: float | None = None
+    reason: str = ""
+    apart: str = ""
     queue: dict[bytes, Request] = field(default_factory=dict[bytes, Request])
     spawns: list[Command] = field(default_factory=list[Command])
+    retires: list[Command] = field(default_factory=list[Command])
+    leaving: int | None = None
+    ordered: bool = False
     loaded: LoadedBody | None = None
+    shared_bytes: int = 0
+    failures: list[float] = field(default_factory=list[float])
+    began_at: float = 0.0
+    ready_at: float = 0.0
+    idle_since: float = 0.0
     stage: str = ""
     stage_done: int = 0
     stage_total: int = 0
@@ -118,10 +156,15 @@ class Model:
     loads: int = 0
     unloads: int = 0
 
+    @property
+    def wanted(self) -> bool:
+        """Whether anyone waits for it."""
+        return bool(self.queue or self.spawns)
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Worker:
-    """One worker slot through all its incarnations; ``epoch`` counts them."""
+    """One process slot through all its incarnations; ``epoch`` counts them."""
 
     name: str
     models: tuple[str, ...]
@@ -132,15 +175,12 @@ class Worker:
     connected: bool = False
     reason: str = ""
     active: dict[bytes, Request] = field(default_factory=dict[bytes, Request])
-    retires: list[Command] = field(default_factory=list[Command])
     questions: dict[bytes, Question] = field(default_factory=dict[bytes, Question])
-    drain_serial: int = 0
     stop_step: StopStep = StopStep.polite
     failures: list[float] = field(default_factory=list[float])
     restarts: int = 0
     spawned_at: float = 0.0
     ready_at: float | None = None
-    idle_since: float = 0.0
     ping_n: int = 0
     ping_at: float = 0.0
     pong_at: float = 0.0

@@ -104,7 +104,7 @@ def end(s: State, request: Request, header: Done | Failed, body: bytes, now: flo
     """Answer with the worker's own last word."""
     ending.answer(s, request, header, body)
     ending.release(s, request)
-    s.workers[request.worker].idle_since = now
+    s.models[request.model].idle_since = now
 
 
 def leased(s: State, worker: Worker, id: bytes, epoch: int | None) -> Request | None:

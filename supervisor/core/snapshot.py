@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ...protocol.messages import ModelStatus, SnapshotBody, WorkerStatus
-from .records import SENTENCE_CHARACTERS, Model, Phase, Worker, WorkerState
+from .records import SENTENCE_CHARACTERS, Model, Phase, Residency, Worker, WorkerState
 from .state import State
 
 
@@ -26,17 +26,15 @@ def snapshot(s: State, identity: Identity, now: float) -> SnapshotBody:
         pid=identity.pid,
         uptime_s=max(0.0, now - identity.started_at),
         state="draining" if s.shutdown_level else "serving",
-        workers=tuple(worker_status(w, now) for w in s.workers.values()),
-        models=tuple(model_status(s, m) for m in s.models.values()),
+        workers=tuple(worker_status(s, w, now) for w in s.workers.values()),
+        models=tuple(model_status(s, m, now) for m in s.models.values()),
         counters=dict(s.counters),
     )
 
 
-def worker_status(worker: Worker, now: float) -> WorkerStatus:
+def worker_status(s: State, worker: Worker, now: float) -> WorkerStatus:
     """One worker's row."""
-    retry_in_s = None
-    if worker.state is WorkerState.backoff and worker.deadline is not None:
-        retry_in_s = max(0.0, worker.deadline - now)
+    retry_at = worker.deadline if worker.state is WorkerState.backoff else None
     return WorkerStatus(
         name=worker.name,
         state=worker.state,
@@ -45,24 +43,27 @@ def worker_status(worker: Worker, now: float) -> WorkerStatus:
         models=worker.models,
         active=len(worker.active),
         memory_bytes=worker.memory_bytes,
+        saved_bytes=sum(model.shared_bytes for model in s.models_of(worker)),
         restarts=worker.restarts,
-        retry_in_s=retry_in_s,
+        retry_in_s=None if retry_at is None else max(0.0, retry_at - now),
         reason=worker.reason[:SENTENCE_CHARACTERS],
     )
 
 
-def model_status(s: State, model: Model) -> ModelStatus:
+def model_status(s: State, model: Model, now: float) -> ModelStatus:
     """One model's row."""
-    worker = s.workers[model.worker]
+    worker = s.worker_of(model)
     live = (r for r in worker.active.values() if r.phase is not Phase.ended)
+    active = sum(request.model == model.name for request in live)
+    retry_at = model.deadline if model.state is Residency.backoff else None
     return ModelStatus(
         name=model.name,
         target=model.settings.target,
         draft=model.settings.draft,
         worker=model.worker,
-        state=worker.state,
+        state=word(model, worker, active),
         queued=len(model.queue),
-        active=sum(request.model == model.name for request in live),
+        active=active,
         completed=model.completed,
         loads=model.loads,
         unloads=model.unloads,
@@ -70,4 +71,17 @@ def model_status(s: State, model: Model) -> ModelStatus:
         stage_done=model.stage_done,
         stage_total=model.stage_total,
         loaded=model.loaded,
+        group=model.settings.group,
+        reason=(model.reason or model.apart)[:SENTENCE_CHARACTERS],
+        retry_in_s=None if retry_at is None else max(0.0, retry_at - now),
     )
+
+
+def word(model: Model, worker: Worker, active: int) -> str:
+    """A model's own state in a word; that of a failed worker is its models' too."""
+    if model.state is Residency.absent:
+        failed = worker.state in (WorkerState.lost, WorkerState.backoff, WorkerState.fatal)
+        return worker.state if failed else "stopped"
+    if model.state is Residency.ready:
+        return "busy" if active else "ready"
+    return model.state

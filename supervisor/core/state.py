@@ -13,12 +13,24 @@ from ..limits import Limits
 from ..model_section import ModelSection
 from .effects import Effect, Note, SendToClient, SendToWorker
 from .events import Peer
-from .records import SENTENCE_CHARACTERS, Command, Model, Request, Worker, WorkerState
+from .records import (
+    SENTENCE_CHARACTERS,
+    Command,
+    Model,
+    Request,
+    Residency,
+    Worker,
+    WorkerState,
+)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class State:
-    """Everything the supervisor knows. One owner: :class:`~.machine.Core`."""
+    """Everything the supervisor knows. One owner: :class:`~.machine.Core`.
+
+    ``touched`` are workers to be settled at the end of this event, ``callers`` the absent models
+    that may be wanted, oldest call first.
+    """
 
     limits: Limits
     random: Callable[[], float]
@@ -27,6 +39,7 @@ class State:
     requests: dict[bytes, Request] = field(default_factory=dict[bytes, Request])
     effects: list[Effect] = field(default_factory=list[Effect])
     touched: dict[str, None] = field(default_factory=dict[str, None])
+    callers: dict[str, None] = field(default_factory=dict[str, None])
     counters: Counter[str] = field(default_factory=Counter[str])
     shutdowns: list[Command] = field(default_factory=list[Command])
     shutdown_level: int = 0
@@ -41,12 +54,19 @@ class State:
     def of(
         cls, limits: Limits, models: Mapping[str, ModelSection], random: Callable[[], float]
     ) -> State:
-        """Tables with one worker for each configured model, all stopped."""
+        """Tables with a slot for each group and each model without one, all stopped."""
+        rows = {
+            name: Model(name=name, settings=section, worker=section.group or name)
+            for name, section in models.items()
+        }
+        slots: dict[str, list[str]] = {}
+        for model in rows.values():
+            slots.setdefault(model.worker, []).append(model.name)
         return cls(
             limits=limits,
             random=random,
-            models={n: Model(name=n, settings=b, worker=n) for n, b in models.items()},
-            workers={n: Worker(name=n, models=(n,)) for n in models},
+            models=rows,
+            workers={name: Worker(name=name, models=tuple(held)) for name, held in slots.items()},
         )
 
     def emit(self, effect: Effect) -> None:
@@ -75,23 +95,43 @@ class State:
         """The models a worker is for."""
         return (self.models[name] for name in worker.models)
 
-    def wanted(self, worker: Worker) -> bool:
-        """Whether anyone waits for one of the worker's models."""
-        return any(model.queue or model.spawns for model in self.models_of(worker))
+    def worker_of(self, model: Model) -> Worker:
+        """The slot a model belongs to."""
+        return self.workers[model.worker]
 
     def enter(self, worker: Worker, state: WorkerState, deadline: float | None) -> None:
         """Put a worker into another state, with the moment that state has to end."""
         worker.state = state
         worker.deadline = deadline
         self.touch(worker)
-        if state not in (WorkerState.ready, WorkerState.busy):
-            self.note(f"worker_{state}", worker=worker.name, epoch=worker.epoch)
+        self.note(f"worker_{state}", worker=worker.name, epoch=worker.epoch)
         for model in self.models_of(worker):
-            for command in model.spawns:
-                self.tell(
-                    command.peer,
-                    messages.Event(id=command.id, name="state", model=model.name, stage=state),
-                )
+            self.tell_stage(model, state)
+
+    def place(self, model: Model, state: Residency, deadline: float | None = None) -> None:
+        """Put a model into another state, with the moment that state has to end."""
+        model.state = state
+        model.deadline = deadline
+        self.call(model)
+        self.tell_stage(model, state)
+
+    def call(self, model: Model) -> None:
+        """Have it looked at who waits for a model, and whether it should be loaded."""
+        self.touch(self.worker_of(model))
+        if model.state is Residency.absent:
+            self.callers[model.name] = None
+
+    def tell_stage(self, model: Model, stage: str) -> None:
+        """Tell who commanded a load how far it is."""
+        for command in model.spawns:
+            event = messages.Event(id=command.id, name="state", model=model.name, stage=stage)
+            self.tell(command.peer, event)
+
+    def waiting_commands(self) -> Iterator[list[Command]]:
+        """The lists of commands that wait for their end."""
+        for model in self.models.values():
+            yield from (model.spawns, model.retires)
+        yield self.shutdowns
 
     def fail_commands(
         self,

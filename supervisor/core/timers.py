@@ -6,8 +6,8 @@ from math import inf
 
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import Accepted
-from . import commands, dispatch, ending, failure, health, stopping
-from .records import Phase, Request, Worker, WorkerState
+from . import announcing, commands, ending, failure, health, retiring, stopping
+from .records import Model, Phase, Request, Residency, Worker, WorkerState
 from .state import State
 
 PAUSE_S = 2.0
@@ -31,6 +31,9 @@ def passed(s: State, now: float) -> None:
             worker_expired(s, worker, now)
         else:
             health.look(s, worker, now)
+    for model in s.models.values():
+        if model.deadline is not None and model.deadline <= now:
+            model_expired(s, model, now)
 
 
 def forgive(s: State, gap_s: float) -> None:
@@ -45,6 +48,9 @@ def forgive(s: State, gap_s: float) -> None:
         for request in worker.active.values():
             if request.due_at is not None:
                 request.due_at += gap_s
+    for model in s.models.values():
+        if model.deadline is not None and model.state is not Residency.backoff:
+            model.deadline += gap_s
 
 
 def worker_expired(s: State, worker: Worker, now: float) -> None:
@@ -54,19 +60,32 @@ def worker_expired(s: State, worker: Worker, now: float) -> None:
             failure.lose(s, worker, now, "did not start in time")
         case WorkerState.registering:
             failure.lose(s, worker, now, "started but did not register in time")
-        case WorkerState.loading:
-            limit_s = s.limits.load_stall_s
-            failure.lose(s, worker, now, f"made no progress loading for {limit_s:.0f} s")
-        case WorkerState.draining:
-            stopping.drain_expired(s, worker, now)
         case WorkerState.stopping:
             stopping.press(s, worker, now)
         case WorkerState.lost:
             failure.kill_again(s, worker, now)
         case WorkerState.backoff:
             s.enter(worker, WorkerState.stopped, None)
-        case WorkerState.stopped | WorkerState.ready | WorkerState.busy | WorkerState.fatal:
+        case _:
             worker.deadline = None
+
+
+def model_expired(s: State, model: Model, now: float) -> None:
+    """End a model's state that has lasted as long as it may."""
+    worker = s.worker_of(model)
+    match model.state:
+        case Residency.loading:
+            limit_s = s.limits.load_stall_s
+            reason = f"made no progress loading {model.name} for {limit_s:.0f} s"
+            failure.lose(s, worker, now, reason)
+        case Residency.unloading:
+            failure.lose(s, worker, now, f"did not unload {model.name} in time")
+        case Residency.draining:
+            retiring.drain_expired(s, model, now)
+        case Residency.backoff:
+            s.place(model, Residency.absent)
+        case Residency.absent | Residency.ready | Residency.fatal:
+            model.deadline = None
 
 
 def request_deadline(s: State, request: Request) -> float:
@@ -110,12 +129,13 @@ def keep_alive(s: State, request: Request, now: float) -> None:
         return
     queue = s.models[request.model].queue
     position = next(n for n, id in enumerate(queue, start=1) if id == request.id)
-    dispatch.tell_position(s, request, position, request.told, now)
+    announcing.tell_position(s, request, position, request.told, now)
 
 
 def next_deadline(s: State) -> float:
     """The earliest moment at which time alone changes anything."""
     moments = [inf]
+    moments += (m.deadline for m in s.models.values() if m.deadline is not None)
     for worker in s.workers.values():
         moments += (
             inf if worker.deadline is None else worker.deadline,

@@ -13,13 +13,17 @@ from .gateway_process import Gateway, free_port, section
 
 @pytest.fixture
 def make_daemon() -> Iterator[Callable[..., DaemonProcess]]:
-    """A maker of daemons: ``make_daemon({model: flags}, sections=toml, limit=value)``."""
+    """A maker of daemons: ``make_daemon({model: flags}, {model: its TOML lines}, limit=value)``."""
     made: list[DaemonProcess] = []
 
     def make(
-        models: dict[str, dict[str, Any]], *, sections: str = "", **limits: float
+        models: dict[str, dict[str, Any]],
+        sections: dict[str, str] | None = None,
+        *,
+        http: str = "",
+        **limits: float,
     ) -> DaemonProcess:
-        made.append(DaemonProcess(models, sections=sections, **limits))
+        made.append(DaemonProcess(models, sections, http=http, **limits))
         return made[-1]
 
     yield make
@@ -33,7 +37,7 @@ def make_gateway(make_daemon: Callable[..., DaemonProcess]) -> Callable[..., Gat
 
     def make(models: dict[str, dict[str, Any]], **http: Any) -> Gateway:
         port = free_port()
-        return Gateway(make_daemon(models, sections=section(port, **http)), port)
+        return Gateway(make_daemon(models, http=section(port, **http)), port)
 
     return make
 
@@ -42,7 +46,7 @@ def make_gateway(make_daemon: Callable[..., DaemonProcess]) -> Callable[..., Gat
 def shared_gateway() -> Iterator[Gateway]:
     """One gateway for tests that leave nothing behind: model ``a``, and ``org/b`` never loaded."""
     port = free_port()
-    daemon = DaemonProcess({"a": {}, "org/b": {}}, sections=section(port))
+    daemon = DaemonProcess({"a": {}, "org/b": {}}, http=section(port))
     try:
         yield Gateway(daemon, port)
     finally:

@@ -36,14 +36,20 @@ class DaemonProcess:
     """Starts ``dflashd`` in a directory of its own, and leaves nothing behind."""
 
     def __init__(
-        self, models: dict[str, dict[str, Any]], *, sections: str = "", **limits: float
+        self,
+        models: dict[str, dict[str, Any]],
+        sections: dict[str, str] | None = None,
+        *,
+        http: str = "",
+        **limits: float,
     ) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="dfd", dir="/tmp"))
         self.runtime_dir = self.home / "run"
         self.state_dir = self.home / "state"
         self.config = self.home / "config.toml"
         self.limits = limits
-        self.sections = sections
+        self.sections = sections or {}
+        self.http = http
         self.environment = {**os.environ, "DFLASHD_FAKE": json.dumps(models)}
         self.write_config(list(models))
         self.log = self.home / "daemon.log"
@@ -53,8 +59,11 @@ class DaemonProcess:
         """Write the file the daemon reads."""
         limits = "".join(f"{key} = {value}\n" for key, value in self.limits.items())
         dirs = f'runtime_dir = "{self.runtime_dir}"\nstate_dir = "{self.state_dir}"\n'
-        sections = "".join(f'[models."{name}"]\ntarget = "fake"\n' for name in models)
-        self.config.write_text(f"[daemon]\n{dirs}{limits}{sections}{self.sections}")
+        sections = "".join(
+            f'[models."{name}"]\ntarget = "fake"\n{self.sections.get(name, "")}\n'
+            for name in models
+        )
+        self.config.write_text(f"[daemon]\n{dirs}{limits}{sections}{self.http}")
 
     def start(self) -> None:
         """Start the daemon and wait for its ready line."""

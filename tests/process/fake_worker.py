@@ -1,6 +1,6 @@
 """A worker that speaks the real protocol, computes nothing, and misbehaves as it is told.
 
-``DFLASHD_FAKE`` holds JSON: {worker name: {flag: value}}; see :class:`Flags`.
+``DFLASHD_FAKE`` holds JSON: {worker or model name: {flag: value}}; see :class:`Flags`.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ from dflashd.protocol.messages import (
     Tool,
     ToolCall,
     ToWorker,
+    Unload,
+    Unloaded,
 )
 
 
@@ -80,6 +82,10 @@ class Flags(msgspec.Struct, forbid_unknown_fields=True):
     stop_string: str | None = None
     count_cancels: str = ""
     grandchild: bool = False
+    memory_bytes: int = 1000
+    shared_bytes: int = 0
+    ignore_unload: bool = False
+    conflicts_with: str = ""
 
 
 @dataclass(slots=True)
@@ -103,15 +109,17 @@ class Job:
 class FakeWorker:
     """One process: a DEALER and a loop."""
 
-    def __init__(self, flags: Flags) -> None:
+    def __init__(self, flags: Flags, table: dict[str, Flags]) -> None:
         self.flags = flags
+        self.table = table
         self.name = os.environ["DFLASHD_WORKER"]
         self.epoch = int(os.environ["DFLASHD_EPOCH"])
         self.jobs: dict[bytes, Job] = {}
         self.steps = 0
         self.cached = 3
-        self.load_until: float | None = None
-        self.loaded_since = time.monotonic()
+        self.loads: list[str] = []
+        self.held: dict[str, Flags] = {}
+        self.load_began = time.monotonic()
         self.socket = zmq.Context().socket(zmq.DEALER)
         self.socket.setsockopt(zmq.ROUTING_ID, f"{self.name}-{self.epoch}".encode())
         self.socket.setsockopt(zmq.IMMEDIATE, 1)
@@ -127,8 +135,8 @@ class FakeWorker:
             if self.socket.poll(2):
                 message = decode(self.socket.recv_multipart(), ToWorker)
                 self.receive(message.header, message.body)
-            if self.load_until is not None:
-                self.load()
+            if self.loads:
+                self.load(self.loads[0])
             for job in list(self.jobs.values()):
                 self.step(job)
 
@@ -140,20 +148,24 @@ class FakeWorker:
         """Take in one message."""
         match header:
             case Load():
-                if self.flags.exit_at_load is not None:
-                    self.leave(self.flags.exit_at_load)
-                self.loaded_since = time.monotonic()
-                self.load_until = time.monotonic() + self.flags.load_s
+                status = self.flags_of(header.model).exit_at_load
+                if status is not None:
+                    self.leave(status)
+                self.load_began = time.monotonic()
+                self.loads.append(header.model)
+            case Unload() if not self.flags_of(header.model).ignore_unload:
+                self.unload(header.model)
             case Assign():
                 body = decode_body(GenerateBody, frame)
+                flags = self.flags_of(header.model)
                 said = "|".join(f"{m.role}={m.content}" for m in body.messages or ())
                 self.jobs[header.id] = Job(
                     header.id,
                     header.model,
                     header.credit,
-                    self.flags.chunks,
-                    time.monotonic() + self.flags.chunk_s,
-                    text=said if self.flags.echo else self.flags.text,
+                    flags.chunks,
+                    time.monotonic() + flags.chunk_s,
+                    text=said if flags.echo else flags.text,
                     queued_ms=header.queued_ms,
                     load_ms=header.load_ms,
                     logprobs=body.logprobs,
@@ -173,7 +185,7 @@ class FakeWorker:
                     n=header.n,
                     steps=self.steps,
                     active=len(self.jobs),
-                    memory_bytes=1000,
+                    memory_bytes=self.memory_bytes,
                 )
                 self.send(pong)
             case Stop() if not self.flags.ignore_stop:
@@ -181,42 +193,69 @@ class FakeWorker:
             case _:
                 pass
 
-    def load(self) -> None:
+    def flags_of(self, model: str) -> Flags:
+        """How to treat one model."""
+        return self.table.get(model, self.flags)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the models held take, shared weights once."""
+        return sum(f.memory_bytes - f.shared_bytes for f in self.held.values()) or 1000
+
+    def unload(self, model: str) -> None:
+        """Let a model go, or the load of it."""
+        if model in self.loads:
+            self.loads.remove(model)
+            self.fail_load(model, ErrorCode.cancelled, "the model was unloaded")
+        for job in [job for job in self.jobs.values() if job.model == model]:
+            del self.jobs[job.id]
+            failed = Failed(id=job.id, epoch=self.epoch, code=ErrorCode.cancelled, message="gone")
+            self.send(failed)
+        self.held.pop(model, None)
+        self.send(Unloaded(epoch=self.epoch, model=model))
+
+    def fail_load(self, model: str, code: ErrorCode, message: str) -> None:
+        """Say that a model cannot be loaded."""
+        self.send(LoadFailed(epoch=self.epoch, model=model, code=code, message=message))
+
+    def load(self, model: str) -> None:
         """Make progress, and end it."""
-        now = time.monotonic()
-        if self.flags.load_progress:
-            done = int((now - self.loaded_since) * 1000)
-            total = int(self.flags.load_s * 1000)
+        flags, loaded_s = self.flags_of(model), time.monotonic() - self.load_began
+        if flags.load_progress:
+            total = int(flags.load_s * 1000)
             self.send(
                 Progress(
                     epoch=self.epoch,
-                    model=self.name,
+                    model=model,
                     stage="weights",
-                    done=min(done, total),
+                    done=min(int(loaded_s * 1000), total),
                     total=total,
                     unit="bytes",
                 )
             )
-        if self.load_until is None or now < self.load_until:
+        if loaded_s < flags.load_s:
             return
-        self.load_until = None
-        if self.flags.load_error is not None:
-            code, message = self.flags.load_error
-            failed = LoadFailed(
-                epoch=self.epoch, model=self.name, code=ErrorCode(code), message=message
-            )
-            self.send(failed)
+        self.loads.remove(model)
+        if flags.load_error is not None:
+            code, message = flags.load_error
+            self.fail_load(model, ErrorCode(code), message)
             return
+        if flags.conflicts_with in self.held:
+            message = f"Attention is claimed by {flags.conflicts_with}"
+            self.fail_load(model, ErrorCode.hook_conflict, message)
+            return
+        self.held[model] = flags
         body = LoadedBody(
             digest="fake",
             engine="dflash",
             block_tokens=8,
             context_tokens=1000,
-            memory_bytes=1000,
+            memory_bytes=flags.memory_bytes,
+            shared_bytes=flags.shared_bytes,
             device="none",
             dtype="none",
         )
-        self.send(Loaded(epoch=self.epoch, model=self.name), body)
+        self.send(Loaded(epoch=self.epoch, model=model), body)
 
     def step(self, job: Job) -> None:
         """Do what is due for one job."""
@@ -247,7 +286,7 @@ class FakeWorker:
             body = self.chunk(job)
             self.send(Chunk(id=job.id, seq=seq, epoch=self.epoch), body)
             job.seq += 1
-            job.next_at = time.monotonic() + self.flags.chunk_s
+            job.next_at = time.monotonic() + self.flags_of(job.model).chunk_s
 
     def chunk(self, job: Job) -> ChunkBody:
         """What a step says: first a thought, last a call, where it is told so; else the text."""
@@ -310,7 +349,7 @@ def main() -> None:
     if flags.exit_at_start is not None:
         sys.stderr.write(flags.last_words)
         sys.exit(flags.exit_at_start)
-    FakeWorker(flags).run()
+    FakeWorker(flags, table).run()
 
 
 if __name__ == "__main__":

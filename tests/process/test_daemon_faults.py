@@ -90,7 +90,9 @@ def test_failed_load_tells_why_and_does_not_loop(make_daemon: MakeDaemon) -> Non
             with pytest.raises(DflashError, match="Laguna") as caught:
                 ask()
             assert caught.value.code in (ErrorCode.unsupported, ErrorCode.load_failed)
-        wait_for("it stays down", lambda: client.status().workers[0].state == "fatal")
+        wait_for("its worker is gone", lambda: client.status().workers[0].state == "stopped")
+        model = client.status().models[0]
+        assert (model.state, model.reason) == ("fatal", "Laguna drafts are not known")
         assert daemon.worker_pids() == []
 
 

@@ -229,7 +229,7 @@ def test_the_gateway_gives_up_on_a_port_that_is_taken(make_daemon: Callable[...,
         port = taken.getsockname()[1]
         daemon = make_daemon(
             {"a": {}},
-            sections=f"[http]\nport = {port}\n",
+            http=f"[http]\nport = {port}\n",
             failures_before_fatal=2,
             backoff_first_s=0.01,
         )

@@ -333,6 +333,7 @@ BODIES: dict[str, Body] = {
                 restarts=1,
                 retry_in_s=0.5,
                 reason="signal 9",
+                saved_bytes=70,
             ),
         ),
         models=(
@@ -351,6 +352,9 @@ BODIES: dict[str, Body] = {
                 stage_done=1,
                 stage_total=4,
                 loaded=LOADED,
+                group="g",
+                reason="its hooks conflict",
+                retry_in_s=1.5,
             ),
         ),
         counters={"strangers": 1},

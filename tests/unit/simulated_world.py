@@ -39,6 +39,8 @@ from dflashd.protocol.messages import (
     Spawn,
     Status,
     Stop,
+    Unload,
+    Unloaded,
 )
 from dflashd.supervisor.core.effects import (
     Effect,
@@ -64,7 +66,15 @@ from dflashd.supervisor.core.events import (
     WorkerUnreachable,
 )
 from dflashd.supervisor.core.machine import Core
-from dflashd.supervisor.core.records import SERVING, WITHOUT_PROCESS, Phase, WorkerState
+from dflashd.supervisor.core.records import (
+    ALIVE,
+    OUTSIDE,
+    SERVED,
+    WITHOUT_PROCESS,
+    Phase,
+    Residency,
+    WorkerState,
+)
 from dflashd.supervisor.core.snapshot import Identity
 from dflashd.supervisor.limits import Limits
 from dflashd.supervisor.model_section import ModelSection
@@ -84,6 +94,7 @@ LIMITS = Limits(
     cancel_timeout_s=3,
     release_timeout_s=15,
     drain_timeout_s=10,
+    unload_timeout_s=6,
     shutdown_drain_s=5,
     stop_timeout_s=2,
     terminate_timeout_s=2,
@@ -93,7 +104,8 @@ LIMITS = Limits(
     failure_window_s=60,
     stable_s=30,
 )
-MODELS = ("a", "b", "c")
+GROUPS = {"a": None, "b": None, "c": "g", "d": "g", "e": "g"}
+MODELS = tuple(GROUPS)
 LOADED = msgspec.msgpack.encode(
     LoadedBody(
         digest="d",
@@ -118,8 +130,9 @@ class Process:
     epoch: int
     started: bool = False
     registered: bool = False
-    loading: bool = False
-    loaded: bool = False
+    loads: list[str] = field(default_factory=list[str])
+    unloads: list[str] = field(default_factory=list[str])
+    held: set[str] = field(default_factory=set[str])
     killed: int | None = None
     leaving: bool = False
     deaf: bool = False
@@ -150,7 +163,7 @@ class World:
         self.rng = random.Random(seed)
         self.now = 100.0
         identity = Identity(instance="sim", version="0", pid=1, started_at=self.now)
-        models = {name: ModelSection(target=name) for name in MODELS}
+        models = {name: ModelSection(target=name, group=group) for name, group in GROUPS.items()}
         self.core = Core(LIMITS, models, identity, self.rng.random)
         self.processes: dict[tuple[str, int], Process] = {}
         self.asked: dict[bytes, Asked] = {}
@@ -268,19 +281,15 @@ class World:
             case Registered() | Stop():
                 process.leaving = process.leaving or isinstance(header, Stop)
             case Load():
-                assert not process.loading
-                assert not process.loaded
-                process.loading = True
+                assert not process.loads, "two loads at once in one worker"
+                assert header.model not in process.held
+                process.loads.append(header.model)
+            case Unload():
+                row = self.core.state.models[header.model]
+                assert row.state is Residency.unloading
+                process.unloads.append(header.model)
             case Assign():
-                row = self.core.state.workers[worker]
-                assert process.loaded, "work for a worker that is not ready"
-                assert not process.leaving, "work for a worker told to stop"
-                assert row.state in SERVING | {WorkerState.draining}
-                if row.state is WorkerState.draining:
-                    request = self.core.state.requests[header.id]
-                    assert request.serial <= row.drain_serial, "new work for a retired worker"
-                process.jobs[header.id] = [0, header.credit]
-                self.asked[header.id].leased = True
+                self.hears_assign(process, header)
             case AddCredit():
                 if header.id in process.jobs:
                     job = process.jobs[header.id]
@@ -290,12 +299,25 @@ class World:
                 assert header.id not in process.cancelled, "cancelled twice"
                 process.cancelled.add(header.id)
             case ReadCache() | ClearCache():
-                assert process.loaded, "a question to a worker that is not ready"
+                assert header.model in process.held, "a question about no model"
                 process.questions.append(header.id)
             case Ping():
                 process.pings.append(header.n)
             case _:
                 raise AssertionError(f"unexpected {header}")
+
+    def hears_assign(self, process: Process, header: Assign) -> None:
+        """Check a lease, and take the work in."""
+        model = self.core.state.models[header.model]
+        assert header.model in process.held, "work for a model that is not loaded"
+        assert header.model not in process.unloads, "work for a model told to leave"
+        assert not process.leaving, "work for a worker told to stop"
+        assert model.state in SERVED
+        if model.state is Residency.draining:
+            request = self.core.state.requests[header.id]
+            assert request.serial <= (model.leaving or 0), "new work for a retired model"
+        process.jobs[header.id] = [0, header.credit]
+        self.asked[header.id].leased = True
 
     # --- invariants ----------------------------------------------------------------------------
 
@@ -332,19 +354,39 @@ class World:
             assert worker.pid is None
         else:
             assert [p.epoch for p in alive] == [worker.epoch]
-        if worker.state not in SERVING | {WorkerState.stopped, WorkerState.fatal}:
+        if worker.state not in ALIVE | {WorkerState.stopped, WorkerState.fatal}:
             assert worker.deadline is not None, f"{worker.state} without a deadline"
-        waiting = any(m.queue for m in s.models_of(worker))
-        if worker.state in SERVING:
-            assert (worker.state is WorkerState.busy) == bool(worker.active)
-            free = len(worker.active) < LIMITS.active_requests_per_worker
-            assert not (waiting and free), "a free place beside a waiting request"
-        elif worker.state not in (WorkerState.loading, WorkerState.draining):
+        if worker.state not in ALIVE:
             assert not worker.active, f"leases on a worker that is {worker.state}"
+        else:
+            assert (worker.state is WorkerState.busy) == bool(worker.active)
         if worker.state in (WorkerState.stopped, WorkerState.fatal):
             assert not worker.questions, f"a question to a worker that is {worker.state}"
-            assert not waiting, f"someone waits for a worker that is {worker.state}"
-            assert not worker.retires
+        for model in s.models_of(worker):
+            self.check_model(model.name)
+
+    def check_model(self, name: str) -> None:
+        """The invariants of one model's row."""
+        s = self.core.state
+        model, worker = s.models[name], s.worker_of(s.models[name])
+        assert name in worker.models
+        if model.state in SERVED:
+            assert worker.state in ALIVE
+            free = len(worker.active) < LIMITS.active_requests_per_worker
+            served = [r for r in model.queue.values() if r.serial <= (model.leaving or r.serial)]
+            assert not (served and free), "a free place beside a waiting request"
+        if worker.state in WITHOUT_PROCESS:
+            assert model.state in OUTSIDE, f"{model.state} in a worker that is {worker.state}"
+        if worker.state in (WorkerState.stopped, WorkerState.fatal):
+            waits = model.queue and model.state is not Residency.backoff
+            assert not waits, f"someone waits for a worker that is {worker.state}"
+            assert not model.retires
+        if model.state is Residency.fatal:
+            assert not model.wanted
+        if model.state in (Residency.draining, Residency.backoff):
+            assert model.deadline is not None
+        if model.state is Residency.loading and model.ordered:
+            assert model.deadline is not None
 
     # --- time ----------------------------------------------------------------------------------
 
@@ -358,7 +400,7 @@ class World:
         before = {
             name: worker.state
             for name, worker in self.core.state.workers.items()
-            if worker.state in SERVING | {WorkerState.loading, WorkerState.registering}
+            if worker.state in ALIVE | {WorkerState.registering}
         }
         self.pass_time()
         held = {n for n, state in before.items() if self.core.state.workers[n].state == state}
@@ -390,7 +432,9 @@ class World:
         if not process.registered:
             process.registered = True
             self.say(process, Register(worker="w", epoch=process.epoch, pid=7, secret=b"x" * 16))
-        elif process.loading:
+        elif process.unloads and self.rng.random() < 0.5:
+            self.unload(process)
+        elif process.loads and (not process.jobs or self.rng.random() < 0.5):
             self.load(process)
         elif process.pings and not process.deaf:
             self.pong(process)
@@ -424,18 +468,35 @@ class World:
 
     def load(self, process: Process) -> None:
         """Make progress, finish, or fail a load."""
-        name, epoch, chance = process.worker, process.epoch, self.rng.random()
+        name, epoch, chance = process.loads[0], process.epoch, self.rng.random()
         if chance < 0.6:
             done = self.rng.randrange(100)
             self.say(process, Progress(epoch=epoch, model=name, stage="read", done=done))
             return
-        process.loading = False
+        process.loads.pop()
         if chance < 0.95:
-            process.loaded = True
+            process.held.add(name)
             self.say(process, Loaded(epoch=epoch, model=name), LOADED)
         else:
             code = self.rng.choice((ErrorCode.load_failed, ErrorCode.unsupported))
+            if process.worker != name and self.rng.random() < 0.5:
+                code = ErrorCode.hook_conflict
             self.say(process, LoadFailed(epoch=epoch, model=name, code=code, message="no"))
+
+    def unload(self, process: Process) -> None:
+        """Let one model go, its load and its requests included."""
+        name, epoch = process.unloads.pop(0), process.epoch
+        code = ErrorCode.cancelled
+        if name in process.loads:
+            process.loads.remove(name)
+            self.say(process, LoadFailed(epoch=epoch, model=name, code=code, message="gone"))
+        process.held.discard(name)
+        for id in list(process.jobs):
+            request = self.core.state.requests.get(id)
+            if request is None or request.model == name:
+                del process.jobs[id]
+                self.say(process, Failed(id=id, epoch=epoch, code=code, message="gone"))
+        self.say(process, Unloaded(epoch=epoch, model=name))
 
     def pong(self, process: Process) -> None:
         """Answer a ping."""
@@ -501,7 +562,7 @@ class World:
 
     def stale_message(self) -> None:
         """Deliver something of an incarnation that is gone, or of no known request."""
-        worker = self.rng.choice(MODELS)
+        worker = self.rng.choice(list(self.core.state.workers))
         old = max(1, self.core.state.workers[worker].epoch - self.rng.randrange(1, 3))
         if (worker, old) in self.processes:
             return
@@ -510,7 +571,7 @@ class World:
             (
                 Chunk(id=id, seq=0, epoch=old),
                 Done(id=id, epoch=old),
-                Loaded(epoch=old, model=worker),
+                Loaded(epoch=old, model=self.rng.choice(MODELS)),
                 Register(worker=worker, epoch=old, pid=1, secret=b"x" * 16),
             )
         )
@@ -569,20 +630,20 @@ class World:
     def status(self) -> None:
         """Look: nothing may change by that."""
         before = [
-            (w.name, w.state, w.deadline, w.idle_since) for w in self.core.state.workers.values()
+            (m.name, m.state, m.deadline, m.idle_since) for m in self.core.state.models.values()
         ]
         self.give(ClientSent(peer=self.owner, header=Status(id=self.ask(self.owner, "status"))))
         after = [
-            (w.name, w.state, w.deadline, w.idle_since) for w in self.core.state.workers.values()
+            (m.name, m.state, m.deadline, m.idle_since) for m in self.core.state.models.values()
         ]
         assert before == after
 
     def spawn(self) -> None:
         """Command a load."""
         model = self.rng.choice(MODELS)
-        self.give(
-            ClientSent(peer=self.owner, header=Spawn(id=self.ask(self.owner, "spawn"), model=model))
-        )
+        group = self.rng.choice((None, None, model, "g", "h"))
+        header = Spawn(id=self.ask(self.owner, "spawn"), model=model, group=group)
+        self.give(ClientSent(peer=self.owner, header=header))
 
     def retire(self) -> None:
         """Command an unload."""

@@ -266,8 +266,9 @@ def test_failed_load_answers_with_the_workers_reason_and_stops_it() -> None:
     )
     assert to_worker(effects, Stop)
     bench.exit(0)
-    assert bench.worker.state == "fatal"
-    assert bench.worker.reason == "a Domino draft"
+    assert bench.worker.state == "stopped"
+    model = bench.core.state.models["a"]
+    assert (model.state, model.reason) == ("fatal", "a Domino draft")
 
 
 def test_stop_escalates_to_sigterm_and_sigkill_and_repeats() -> None:

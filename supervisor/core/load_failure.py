@@ -1,0 +1,60 @@
+"""What is done about a model that cannot be loaded: say why, back off, or give up."""
+
+from __future__ import annotations
+
+from ...protocol.errors import ErrorCode
+from ...protocol.messages import LoadFailed
+from . import ending, failure, placement, vacancy
+from .records import Model, Residency, Worker, WorkerState
+from .residency import spoken_of
+from .state import State
+
+PERMANENT = frozenset({ErrorCode.bad_request, ErrorCode.unsupported, ErrorCode.hook_conflict})
+"""Reasons of a failed load that trying again cannot change."""
+
+
+def load_failed(s: State, worker: Worker, header: LoadFailed, now: float) -> None:
+    """A worker reports that it cannot load a model; nothing of it is left there."""
+    model = spoken_of(s, worker, header.model, Residency.loading)
+    if model is None:
+        return
+    s.note(
+        "load_failed",
+        worker=worker.name,
+        epoch=worker.epoch,
+        model=model.name,
+        code=header.code,
+        message=header.message,
+    )
+    if header.code is ErrorCode.hook_conflict and placement.conflicted(s, model, header.message):
+        return
+    refuse(s, model, now, header.code, header.message)
+
+
+def refuse(s: State, model: Model, now: float, code: ErrorCode, message: str) -> None:
+    """A model cannot be had now: all who wait for it hear why, and the next try comes later."""
+    s.fail_commands(model.spawns, code, message)
+    ending.fail_queued(s, model, now, code, message)
+    s.counters["load_failures"] += 1
+    model.failures = failure.recent(s, model.failures, now)
+    model.reason = message
+    vacancy.vacate(s, model)
+    tries = len(model.failures)
+    if model.retires or s.shutdown_level:
+        return
+    if code in PERMANENT or tries >= s.limits.failures_before_fatal:
+        s.note("model_given_up", model=model.name, reason=message[-500:])
+        s.place(model, Residency.fatal)
+    else:
+        s.place(model, Residency.backoff, now + failure.wait_s(s, tries))
+
+
+def forgive(s: State, model: Model) -> None:
+    """An operator's word clears earlier failures, of the model and of its worker."""
+    model.failures.clear()
+    if model.state in (Residency.backoff, Residency.fatal):
+        s.place(model, Residency.absent)
+    worker = s.worker_of(model)
+    worker.failures.clear()
+    if worker.state in (WorkerState.fatal, WorkerState.backoff):
+        s.enter(worker, WorkerState.stopped, None)

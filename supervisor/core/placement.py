@@ -1,0 +1,61 @@
+"""Which slot a model is in: its group's or its own, and what is done about a conflict in it."""
+
+from __future__ import annotations
+
+from . import vacancy
+from .records import OUTSIDE, WITHOUT_PROCESS, Model, Worker
+from .state import State
+
+
+def move(s: State, model: Model, slot: str) -> None:
+    """Put a model that is in no process into another slot, which is made if need be."""
+    old = s.worker_of(model)
+    if old.name == slot:
+        return
+    old.models = tuple(name for name in old.models if name != model.name)
+    s.touch(old)
+    new = s.workers.setdefault(slot, Worker(name=slot, models=()))
+    new.models = (*new.models, model.name)
+    model.worker = slot
+    s.place(model, model.state, model.deadline)
+
+
+def remove_if_empty(s: State, worker: Worker) -> bool:
+    """Forget a slot that no model is in any more, once its process is gone."""
+    if worker.models or worker.state not in WITHOUT_PROCESS:
+        return False
+    del s.workers[worker.name]
+    return True
+
+
+def conflicted(s: State, model: Model, text: str) -> bool:
+    """A model cannot share its group's worker: move it out, unless that is not wanted or no help.
+
+    ``model`` is loading or absent; True: it waits for its own worker now.
+    """
+    slot = s.worker_of(model)
+    if model.settings.placement == "strict" or slot.name == model.name or len(slot.models) == 1:
+        return False
+    if model.state not in OUTSIDE:
+        vacancy.vacate(s, model)
+    model.apart = f"not in the worker of group {slot.name}: {text}"
+    move(s, model, model.name)
+    s.note("placement_changed", model=model.name, left=slot.name, worker=model.name, reason=text)
+    return True
+
+
+def is_elsewhere(model: Model, slot: str) -> bool:
+    """Whether a model would have to be unloaded before it can be put into ``slot``."""
+    return model.worker != slot and model.state not in OUTSIDE
+
+
+def choose(s: State, model: Model, group: str) -> None:
+    """An operator puts a model into a group, or with its own name into a worker of its own."""
+    at_home = group == (model.settings.group or model.name)
+    model.apart = "" if at_home else f"put into the worker {group} by an operator"
+    if model.worker != group:
+        reason = model.apart or "put back by an operator"
+        s.note(
+            "placement_changed", model=model.name, left=model.worker, worker=group, reason=reason
+        )
+        move(s, model, group)

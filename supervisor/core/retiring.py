@@ -1,0 +1,78 @@
+"""A model that has to go: its requests finish first, within a bound, or fail at once."""
+
+from __future__ import annotations
+
+from ...protocol.errors import ErrorCode
+from . import ending, residency, stopping, vacancy
+from .records import COMING, SERVED, WITHOUT_PROCESS, Model, Residency, WorkerState
+from .state import State
+
+RETIRED = "the model was retired by an operator"
+STOPPING = "the daemon is stopping"
+
+
+def retire(s: State, model: Model, now: float) -> None:
+    """Let a model finish what was accepted before now, then unload it."""
+    if model.state is Residency.loading and model.queue:
+        # They were promised their end: settling drains the model as soon as it can serve them.
+        model.leaving = s.last_serial
+    elif model.state in SERVED:
+        drain(s, model, now, s.limits.drain_timeout_s)
+    else:
+        retire_now(s, model, now)
+
+
+def retire_now(s: State, model: Model, now: float) -> None:
+    """Fail a model's requests and waiters, and take it out."""
+    worker = s.worker_of(model)
+    s.fail_commands(model.spawns, ErrorCode.cancelled, RETIRED, retryable=True)
+    ending.fail_queued(s, model, now, ErrorCode.cancelled, RETIRED, retryable=True)
+    ending.fail_active(s, worker, ErrorCode.cancelled, RETIRED, model=model.name)
+    s.callers.pop(model.name, None)
+    s.touch(worker)
+    match model.state:
+        case Residency.backoff:
+            s.place(model, Residency.absent)
+        case Residency.loading if not model.ordered:
+            vacancy.vacate(s, model)
+        case Residency.loading | Residency.ready | Residency.draining:
+            residency.leave(s, model, now)
+        case Residency.absent | Residency.unloading | Residency.fatal:
+            pass
+    nobody_waits = not any(other.wanted for other in s.models_of(worker))
+    if worker.state is WorkerState.backoff and nobody_waits:
+        s.enter(worker, WorkerState.stopped, None)
+    elif worker.state in COMING and not any(map(residency.stays, s.models_of(worker))):
+        stopping.take_down(s, worker, now)
+
+
+def drain(s: State, model: Model, now: float, limit_s: float) -> None:
+    """Let a model finish what was accepted before now, for at most ``limit_s``."""
+    if model.state is Residency.draining:
+        model.deadline = min(model.deadline or now + limit_s, now + limit_s)
+        return
+    model.leaving = s.last_serial if model.leaving is None else model.leaving
+    s.place(model, Residency.draining, now + limit_s)
+
+
+def is_drained(s: State, model: Model) -> bool:
+    """Whether all that a draining model was to finish is finished."""
+    first = next(iter(model.queue.values()), None)
+    if first is not None and first.serial <= (model.leaving or 0):
+        return False
+    return not any(r.model == model.name for r in s.worker_of(model).active.values())
+
+
+def drain_expired(s: State, model: Model, now: float) -> None:
+    """Fail what a draining model did not finish in time, and take it out."""
+    code = ErrorCode.shutting_down if s.shutdown_level else ErrorCode.cancelled
+    reason = f"{STOPPING if s.shutdown_level else RETIRED}, and its time to finish is over"
+    for request in list(model.queue.values()):
+        if request.serial <= (model.leaving or 0):
+            ending.fail(s, request, now, code, reason, retryable=True)
+    worker = s.worker_of(model)
+    ending.fail_active(s, worker, code, reason, model=model.name)
+    if not s.shutdown_level:
+        residency.leave(s, model, now)
+    elif worker.state not in WITHOUT_PROCESS and not worker.active:
+        stopping.take_down(s, worker, now)
