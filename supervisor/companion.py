@@ -59,7 +59,7 @@ class Companion:
         self._started_at = time.monotonic()
         self._gone.clear()
         try:
-            self._pid = self._processes.start(self._name, self._epoch)
+            self._pid = self._processes.start(self._name, self._epoch, cpu_share=1)
         except OSError as error:
             self._failed(f"it cannot be started: {error}")
             return
@@ -117,7 +117,7 @@ class Companion:
         now = time.monotonic()
         self._reason = reason
         self._failures = recent(self._failures, now, self._limits)
-        wait_s = None if final else pause_s(len(self._failures), self._limits, self._random())
+        wait_s = None if final else pause_s(self._failures, self._limits, self._random())
         if wait_s is None:
             self._state = "fatal"
             log.error(line("service_fatal", service=self._name, reason=reason))

@@ -147,7 +147,6 @@ class Daemon:
             log_dir=self._config.state_dir / "logs",
             instance=self._instance,
             registry=registry,
-            cpu_share=1,
         )
         limits = self._config.daemon
         return Companion(GATEWAY_NAME, processes, limits, random.random, address=http.url)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...protocol.messages import ModelStatus, SnapshotBody
+from ...protocol.messages import ModelStatus, SnapshotBody, WorkerStatus
 
 
 def page_state(snapshot: SnapshotBody, pool_bytes: int) -> dict[str, Any]:
@@ -28,12 +28,16 @@ def page_state(snapshot: SnapshotBody, pool_bytes: int) -> dict[str, Any]:
         "models": [
             {
                 **_model(model),
-                "reason": workers[model.worker].reason if model.worker in workers else "",
+                "reason": model.reason or _worker_reason(workers, model),
             }
             for model in snapshot.models
         ],
         "events": [],
     }
+
+
+def _worker_reason(workers: dict[str, WorkerStatus], model: ModelStatus) -> str:
+    return workers[model.worker].reason if model.worker in workers else ""
 
 
 def _model(model: ModelStatus) -> dict[str, Any]:
