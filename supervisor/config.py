@@ -31,6 +31,13 @@ class DaemonSection(Limits, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         FilePath | None, Meta(description="directory of sockets and lock, private to the owner")
     ] = None
     state_dir: Annotated[FilePath | None, Meta(description="directory of the workers' logs")] = None
+    memory_share: Annotated[
+        float, Meta(gt=0, le=1, description="of the machine's memory, for all workers together")
+    ] = 0.8
+    memory_bytes: Annotated[
+        Annotated[int, Meta(ge=2**20)] | None,
+        Meta(description="that memory as a number of bytes instead"),
+    ] = None
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -30,10 +30,14 @@ from .door import Door
 from .errors import DaemonError
 from .gateway.settings import GatewaySettings, written
 from .instance_lock import InstanceLock
+from .lifeline import Lifeline
 from .log import line, log
+from .log_keeper import LogKeeper
+from .lookout import Lookout
 from .process_registry import ProcessRegistry
 from .processes import Processes
 from .switchboard import Switchboard
+from .worker_logs import WorkerLogs
 
 GATEWAY_COMMAND = (sys.executable, "-P", "-m", "dflashd.supervisor.gateway")
 GATEWAY_NAME = "_http"
@@ -56,11 +60,21 @@ OPEN_FILES = 65_536
 
 @final
 class Daemon:
-    """One run of the daemon; :meth:`run` returns when it has stopped in an orderly way."""
+    """One run of the daemon; :meth:`run` returns when it has stopped in an orderly way.
 
-    def __init__(self, config: Config, *, worker_command: Sequence[str] = WORKER_COMMAND) -> None:
+    ``with_parent``: it also stops, at once, when the process that started it has gone.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        worker_command: Sequence[str] = WORKER_COMMAND,
+        with_parent: bool = False,
+    ) -> None:
         self._config = config
         self._worker_command = worker_command
+        self._lifeline = Lifeline(self._parent_went) if with_parent else None
         self._instance = secrets.token_hex(16)
         self._stopped = asyncio.Event()
         self._turn_is_due = False
@@ -90,20 +104,28 @@ class Daemon:
         on_ready: Callable[[str], None],
     ) -> None:
         requests, control, workers = doors
+        limits = self._config.daemon
+        logs = WorkerLogs(
+            self._config.state_dir / "logs",
+            worker_bytes=limits.log_bytes_per_worker,
+            all_bytes=limits.log_bytes,
+        )
         processes = Processes(
             self._worker_command,
             workers_url=endpoints.workers,
-            log_dir=self._config.state_dir / "logs",
+            logs=logs,
             instance=self._instance,
             registry=registry,
             models=tuple(self._config.models),
         )
-        gateway = self._gateway(registry)
+        gateway = self._gateway(registry, logs)
+        self._lookout = Lookout(limits, logs)
         self._board = Switchboard(
             self._core(),
             {"requests": requests, "control": control},
             workers,
             processes,
+            lookout=self._lookout,
             on_stop=self._stopped.set,
             services=lambda: () if gateway is None else (gateway.status(),),
         )
@@ -112,16 +134,19 @@ class Daemon:
             loop.add_reader(door.fileno(), self._wake, door)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._board.give, ShutdownAsked())
+        if self._lifeline is not None:
+            self._lifeline.hold()
         # Reload is not offered yet; the default action would leave sockets behind.
         loop.add_signal_handler(signal.SIGHUP, log.info, line("sighup_ignored"))
         try:
-            async with asyncio.TaskGroup() as tasks:
-                clock = tasks.create_task(self._watch_clock())
-                if gateway is not None:
-                    gateway.start()
-                on_ready(self._ready_sentence())
-                await self._stopped.wait()
-                clock.cancel()
+            with LogKeeper(logs):
+                async with asyncio.TaskGroup() as tasks:
+                    clock = tasks.create_task(self._watch_clock())
+                    if gateway is not None:
+                        gateway.start()
+                    on_ready(self._ready_sentence())
+                    await self._stopped.wait()
+                    clock.cancel()
             await self._say_farewell()
             if gateway is not None:
                 await gateway.stop()
@@ -129,10 +154,12 @@ class Daemon:
             processes.kill_all()
             if gateway is not None:
                 gateway.kill()
+            if self._lifeline is not None:
+                self._lifeline.release()
             for door in doors:
                 loop.remove_reader(door.fileno())
 
-    def _gateway(self, registry: ProcessRegistry) -> Companion | None:
+    def _gateway(self, registry: ProcessRegistry, logs: WorkerLogs) -> Companion | None:
         http = self._config.http
         if http is None:
             return None
@@ -144,7 +171,7 @@ class Daemon:
         processes = Processes(
             (*GATEWAY_COMMAND, written(settings)),
             workers_url="",
-            log_dir=self._config.state_dir / "logs",
+            logs=logs,
             instance=self._instance,
             registry=registry,
         )
@@ -169,6 +196,12 @@ class Daemon:
         door.stir()
         self._turn()
 
+    def _parent_went(self) -> None:
+        log.warning(line("parent_gone"))
+        # Twice: nobody is left for whom running requests should finish.
+        self._board.give(ShutdownAsked())
+        self._board.give(ShutdownAsked())
+
     def _turn(self) -> None:
         self._turn_is_due = False
         if self._board.turn() and not self._turn_is_due:
@@ -177,12 +210,16 @@ class Daemon:
 
     async def _watch_clock(self) -> None:
         while True:
+            if self._lifeline is not None:
+                self._lifeline.check()
             self._board.flush()
             self._board.give(TimePassed())
             self._turn()
             left_s = self._board.next_deadline - time.monotonic()
             rest_s = FLUSH_S if self._board.is_behind else max(FLUSH_S, min(TICK_S, left_s))
+            due_s = time.monotonic() + rest_s
             await asyncio.sleep(rest_s)
+            self._lookout.lag.observe(max(0.0, time.monotonic() - due_s))
 
     async def _say_farewell(self) -> None:
         end = time.monotonic() + FAREWELL_S

@@ -10,12 +10,11 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, final
 
-from . import worker_log
 from .exit_watch import ExitWatch
 from .process_registry import MARKER, ProcessRegistry
+from .worker_logs import WorkerLogs
 
 SIGNALS = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
 
@@ -32,8 +31,6 @@ class Process:
     epoch: int
     child: subprocess.Popen[bytes]
     secret: bytes
-    log: Path
-    log_start_bytes: int
     watch: ExitWatch
 
 
@@ -50,14 +47,14 @@ class Processes:
         command: Sequence[str],
         *,
         workers_url: str,
-        log_dir: Path,
+        logs: WorkerLogs,
         instance: str,
         registry: ProcessRegistry,
         models: Sequence[str] = (),
     ) -> None:
         self._command = list(command)
         self._workers_url = workers_url
-        self._log_dir = log_dir
+        self._logs = logs
         self._instance = instance
         self._registry = registry
         self._models = tuple(models)
@@ -72,10 +69,8 @@ class Processes:
         Must run in the main thread: on Linux a worker is tied to the thread that started it.
         """
         secret = secrets.token_bytes(32)
-        path = worker_log.log_path(self._log_dir, worker)
-        log_fd = worker_log.open_log(path)
+        log_fd = self._logs.open(worker)
         try:
-            log_start_bytes = os.fstat(log_fd).st_size
             child = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,  # its end tells the worker that we are gone
@@ -84,6 +79,9 @@ class Processes:
                 env=self._environment(worker, epoch, secret, cpu_share),
                 start_new_session=True,
             )
+        except OSError:
+            self._logs.ended(worker)
+            raise
         finally:
             os.close(log_fd)
         loop = asyncio.get_running_loop()
@@ -93,14 +91,13 @@ class Processes:
         except OSError:
             child.kill()
             child.wait()
+            self._logs.ended(worker)
             raise
         self._live[key] = Process(
             worker=worker,
             epoch=epoch,
             child=child,
             secret=secret,
-            log=path,
-            log_start_bytes=log_start_bytes,
             watch=watch,
         )
         self._registry.add(child.pid, worker)
@@ -149,7 +146,8 @@ class Processes:
         if process.child.stdin is not None:
             process.child.stdin.close()
         self._registry.remove(process.child.pid)
-        log_tail = worker_log.tail(process.log, process.log_start_bytes)
+        log_tail = self._logs.of(process.worker).tail()
+        self._logs.ended(process.worker)
         self.on_exit(process.worker, process.epoch, status, log_tail)
 
     def _environment(

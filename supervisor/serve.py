@@ -32,16 +32,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path: Path | None = parsed.config
     try:
         config = Config() if path is None else load(path)
-        return run(config)
+        return run(config, with_parent=parsed.with_parent)
     except ConfigError as error:
         return complain(str(error), EXIT_CONFIGURATION)
 
 
-def run(config: Config, *, worker_command: Sequence[str] = WORKER_COMMAND) -> int:
+def run(
+    config: Config,
+    *,
+    worker_command: Sequence[str] = WORKER_COMMAND,
+    with_parent: bool = False,
+) -> int:
     """Serve until told to stop; the exit status."""
 
     async def serve() -> None:
-        await Daemon(config, worker_command=worker_command).run(announce)
+        daemon = Daemon(config, worker_command=worker_command, with_parent=with_parent)
+        await daemon.run(announce)
 
     try:
         asyncio.run(serve())
@@ -69,6 +75,12 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="TOML file with the models (see dflashd.example.toml)",
+    )
+    serve.add_argument(
+        "--with-parent",
+        action="store_true",
+        help="stop at once when the program that started this one ends: it must hold the other "
+        "end of stdin, a pipe",
     )
     return top
 

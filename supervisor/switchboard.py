@@ -11,15 +11,25 @@ from msgspec import structs
 
 from ..protocol.codec import decode, encode
 from ..protocol.errors import DflashError, ErrorCode, Malformed, Stranger
-from ..protocol.messages import Failed, Header, Register, ServiceStatus, Snapshot
+from ..protocol.messages import (
+    Body,
+    Failed,
+    Header,
+    Measured,
+    Register,
+    ServiceStatus,
+    Snapshot,
+)
 from .core.effects import (
     Effect,
     Note,
+    SendMetrics,
     SendSnapshot,
     SendToClient,
     SendToWorker,
     SignalProcess,
     SpawnProcess,
+    StartWatch,
     StopServing,
 )
 from .core.events import (
@@ -37,7 +47,8 @@ from .core.events import (
 )
 from .core.machine import Core
 from .door import Delivery, Door
-from .log import line, line_of, log
+from .log import line, log
+from .lookout import Lookout
 from .processes import Processes
 
 BATCH_MESSAGES = 64
@@ -62,8 +73,9 @@ class Switchboard:
         client_doors: dict[ClientDoor, Door],
         worker_door: Door,
         processes: Processes,
-        on_stop: Callable[[], None],
         *,
+        lookout: Lookout,
+        on_stop: Callable[[], None],
         services: Callable[[], tuple[ServiceStatus, ...]] = tuple,
     ) -> None:
         self._services = services
@@ -73,6 +85,8 @@ class Switchboard:
         self._on_stop = on_stop
         self._processes = processes
         processes.on_exit = self.worker_exited
+        self._lookout = lookout
+        lookout.send = self._send_to_client
         self._links: dict[bytes, tuple[str, int]] = {}
         self._events: deque[Event] = deque()
         self._handling = False
@@ -108,11 +122,13 @@ class Switchboard:
                     taken_bytes += sum(map(len, frames))
                     if taken_bytes >= BATCH_BYTES:
                         break
+        more = self._watch()
         self._busy_cpu_s += time.thread_time() - began_s
-        return any(door.may_have_message for door in self.doors)
+        return more or any(door.may_have_message for door in self.doors)
 
     def flush(self) -> None:
-        """Send what waits, and notice who is gone."""
+        """Send what waits, and notice who is gone and what was logged."""
+        self._lookout.look()
         for name, door in self._client_doors.items():
             if door.is_behind:
                 for identity in door.flush():
@@ -158,7 +174,8 @@ class Switchboard:
                 ClientErred(peer=peer, code=error.code, message=error.message, id=error.request_id)
             )
         else:
-            self.give(ClientSent(peer=peer, header=message.header, body=message.body))
+            if not self._lookout.takes(peer, message.header):
+                self.give(ClientSent(peer=peer, header=message.header, body=message.body))
 
     def _from_worker(self, identity: bytes, frames: list[bytes]) -> None:
         door = self._worker_door
@@ -197,6 +214,8 @@ class Switchboard:
     # --- out -------------------------------------------------------------------------------------
 
     def _handle(self, event: Event) -> None:
+        if isinstance(event, ClientVanished | ClientOverflowed):
+            self._lookout.lost(event)
         try:
             effects = self._core.handle(event, time.monotonic())
         except Exception:  # noqa: BLE001 (a mistake of ours must not take every model down)
@@ -208,7 +227,14 @@ class Switchboard:
             except Exception:  # noqa: BLE001 (and not keep the other effects from happening)
                 self._mistake(effect)
 
-    def _mistake(self, cause: Event | Effect) -> None:
+    def _watch(self) -> bool:
+        try:
+            return self._lookout.turn()
+        except Exception:  # noqa: BLE001 (watching must not disturb those who work)
+            self._mistake(self._lookout)
+            return False
+
+    def _mistake(self, cause: object) -> None:
         self._counters["internal_errors"] += 1
         log.exception(line("internal_error", cause=type(cause).__name__))
 
@@ -224,16 +250,25 @@ class Switchboard:
                 body = structs.replace(effect.snapshot, counters=counters, services=services)
                 frames = encode(Snapshot(id=effect.id), body)
                 self._send_frames(effect.peer, frames)
+            case SendMetrics():
+                doors = {door.name: door.counters for door in self.doors}
+                body = self._lookout.measured(
+                    effect.metrics, doors, self._counters["internal_errors"], self._busy_cpu_s
+                )
+                self._send_frames(effect.peer, encode(Measured(id=effect.id), body))
+            case StartWatch():
+                self._lookout.start(effect)
             case SpawnProcess():
                 self._spawn(effect)
             case SignalProcess():
                 self._signal(effect)
             case Note():
-                log.info(line_of(effect.name, effect.fields))
+                self._lookout.note(effect.name, effect.fields)
             case StopServing():
+                self._lookout.end()
                 self._on_stop()
 
-    def _send_to_client(self, peer: Peer, header: Header, body: bytes) -> None:
+    def _send_to_client(self, peer: Peer, header: Header, body: bytes | Body = b"") -> None:
         self._send_frames(peer, encode(header, body))
 
     def _send_frames(self, peer: Peer, frames: list[bytes]) -> None:
@@ -277,7 +312,12 @@ class Switchboard:
             for door in self.doors
             for key, value in door.counters.items()
         }
-        return {**self._counters, **doors, "busy_cpu_s": self._busy_cpu_s}
+        return {
+            **self._counters,
+            **doors,
+            **self._lookout.counters(),
+            "busy_cpu_s": self._busy_cpu_s,
+        }
 
 
 def routing_id(worker: str, epoch: int) -> bytes:

@@ -39,7 +39,8 @@ class WireEffects:
         self._told: dict[str, tuple[str, float]] = {}
 
     def chunk(self, id: bytes, seq: int, body: ChunkBody) -> None:
-        self._outbox.put(encode(Chunk(id=id, seq=seq, epoch=self._epoch), body))
+        header = Chunk(id=id, seq=seq, epoch=self._epoch, tokens=len(body.tokens))
+        self._outbox.put(encode(header, body))
 
     def done(self, id: bytes, body: DoneBody) -> None:
         self._outbox.put(encode(Done(id=id, epoch=self._epoch), body))

@@ -9,6 +9,17 @@ from .generation import ChunkBody, DoneBody, GenerateBody
 from .model import CacheBody, LoadBody, LoadedBody
 from .requests import AddCredit, Cancel, Generate, Hello
 from .status import SnapshotBody
+from .watching import (
+    EventBody,
+    Happened,
+    LogBody,
+    LogPart,
+    Logs,
+    Measured,
+    Metrics,
+    MetricsBody,
+    Subscribe,
+)
 from .workers import (
     Assign,
     Load,
@@ -25,8 +36,33 @@ from .workers import (
 )
 
 FromClient = Hello | Generate | AddCredit | Cancel
-FromControl = Hello | Status | Spawn | Retire | ReadCache | ClearCache | Shutdown | Cancel
-ToClient = Welcome | Accepted | Chunk | Done | Failed | Snapshot | CacheState | Event
+FromControl = (
+    Hello
+    | Status
+    | Spawn
+    | Retire
+    | ReadCache
+    | ClearCache
+    | Subscribe
+    | Logs
+    | Metrics
+    | Shutdown
+    | AddCredit
+    | Cancel
+)
+ToClient = (
+    Welcome
+    | Accepted
+    | Chunk
+    | Done
+    | Failed
+    | Snapshot
+    | CacheState
+    | Event
+    | Happened
+    | LogPart
+    | Measured
+)
 FromWorker = (
     Register | Progress | Loaded | LoadFailed | Unloaded | Chunk | Done | Failed | CacheState | Pong
 )
@@ -40,6 +76,9 @@ BODY_OF: dict[type[Header], type[Body]] = {
     Done: DoneBody,
     Snapshot: SnapshotBody,
     CacheState: CacheBody,
+    Happened: EventBody,
+    LogPart: LogBody,
+    Measured: MetricsBody,
     Load: LoadBody,
     Loaded: LoadedBody,
     Assign: GenerateBody,

@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_lifecycle(commands)
     add_looks(commands)
+    add_watch(commands)
     add_cache(commands)
     add_generate(commands)
     add_local(commands)
@@ -75,6 +76,24 @@ def add_looks(commands: Commands) -> None:
     ):
         command = commands.add_parser(name, help=words)
         command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def add_watch(commands: Commands) -> None:
+    """Events, logs, metrics."""
+    events = commands.add_parser("events", help="show what the daemon did lately, and why")
+    events.add_argument("-f", "--follow", action="store_true", help="go on with what happens")
+    events.add_argument(
+        "-n", "--lines", type=int, metavar="N", help="the last N (default: all that are kept)"
+    )
+    logs = commands.add_parser("logs", help="show what a model's worker has written")
+    logs.add_argument("model", metavar="MODEL")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on with what it writes")
+    logs.add_argument(
+        "-n", "--lines", type=int, default=100, metavar="N", help="the last N lines (default 100)"
+    )
+    metrics = commands.add_parser("metrics", help="show counts, queues and durations")
+    for command in (events, metrics):
+        command.add_argument("--json", action="store_true", help="print JSON objects, one a line")
 
 
 def add_cache(commands: Commands) -> None:

@@ -77,6 +77,7 @@ def notes(snapshot: SnapshotBody) -> Iterator[str]:
             yield f"{worker.name}: its models share {saved} that they would hold twice apart\n"
         if worker.reason and worker.state in ("backoff", "fatal", "lost"):
             yield f"{worker.name}: {worker.reason.splitlines()[0]}\n"
+            yield from (f"  | {line}\n" for line in worker.last_lines.splitlines())
     for model in snapshot.models:
         if model.reason:
             yield f"{model.name}: {model.reason.splitlines()[0]}\n"

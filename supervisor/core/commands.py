@@ -7,12 +7,14 @@ from ...protocol.messages import (
     Cancel,
     ClearCache,
     Failed,
+    Logs,
     ReadCache,
     Retire,
     Shutdown,
     Spawn,
 )
 from . import load_failure, placement, retiring, shutdown
+from .effects import StartWatch
 from .events import Peer
 from .intake import unknown_model
 from .records import (
@@ -118,6 +120,15 @@ def ask_cache(s: State, peer: Peer, header: ReadCache | ClearCache, now: float) 
     due_at = now + s.limits.release_timeout_s
     worker.questions[header.id] = Question(peer=peer, id=header.id, due_at=due_at)
     s.order(worker, header)
+
+
+def show_log(s: State, peer: Peer, header: Logs) -> None:
+    """Show the log of the worker that a model belongs to, whether or not it runs."""
+    model = s.models.get(header.model)
+    if model is None:
+        refuse(s, peer, header.id, ErrorCode.not_found, unknown_model(s, header.model))
+        return
+    s.emit(StartWatch(peer=peer, header=header, worker=model.worker))
 
 
 def questions_expired(s: State, worker: Worker, now: float) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ...protocol.messages import Body, Header, SnapshotBody
+from ...protocol.messages import Body, Header, Logs, MetricsBody, SnapshotBody, Subscribe
 from .events import Peer
 
 
@@ -24,6 +24,22 @@ class SendSnapshot(Struct, frozen=True, kw_only=True):
     peer: Peer
     id: bytes
     snapshot: SnapshotBody
+
+
+class SendMetrics(Struct, frozen=True, kw_only=True):
+    """Answer a question about metrics; the shell adds its own."""
+
+    peer: Peer
+    id: bytes
+    metrics: MetricsBody
+
+
+class StartWatch(Struct, frozen=True, kw_only=True):
+    """Let a client watch the events, or the log of ``worker``."""
+
+    peer: Peer
+    header: Subscribe | Logs
+    worker: str = ""
 
 
 class SendToWorker(Struct, frozen=True, kw_only=True):
@@ -66,5 +82,13 @@ class StopServing(Struct, frozen=True, kw_only=True):
 
 
 Effect = (
-    SendToClient | SendSnapshot | SendToWorker | SpawnProcess | SignalProcess | Note | StopServing
+    SendToClient
+    | SendSnapshot
+    | SendMetrics
+    | StartWatch
+    | SendToWorker
+    | SpawnProcess
+    | SignalProcess
+    | Note
+    | StopServing
 )

@@ -9,7 +9,7 @@ from ..restarts import pause_s, recent
 from . import ending, vacancy
 from .effects import SignalProcess
 from .events import WorkerExited
-from .records import ALIVE, Worker, WorkerState
+from .records import ALIVE, SENTENCE_CHARACTERS, Cause, Worker, WorkerState
 from .state import State
 
 EXIT_CONFIGURATION = 78
@@ -18,15 +18,20 @@ EXIT_CONFIGURATION = 78
 
 def exited(s: State, worker: Worker, event: WorkerExited, now: float) -> None:
     """A process is gone. Whatever it was doing is answered before anything else."""
+    asked = worker.state is WorkerState.stopping
+    worker.last_lines = "" if asked else event.log_tail[-SENTENCE_CHARACTERS:]
     s.note(
         "worker_exited",
         worker=worker.name,
         epoch=worker.epoch,
         status=event.status,
         state=worker.state,
+        last_lines=worker.last_lines,
     )
     reason = worker.reason or described(event.status)
-    if worker.state is WorkerState.stopping:
+    if worker.state is not WorkerState.lost:
+        worker.cause = None if asked else cause_of(event.status)
+    if asked:
         gone(s, worker, now, f"the worker of this model {reason}")
         s.enter(worker, WorkerState.stopped, None)
         return
@@ -46,6 +51,15 @@ def last_words(log_tail: str) -> str:
     return "" if not lines or " INFO " in lines[-1] else lines[-1][-500:]
 
 
+def cause_of(status: int) -> Cause:
+    """An exit status in a word."""
+    if status == EXIT_CONFIGURATION:
+        return Cause.unusable
+    if status < 0:
+        return Cause.killed
+    return Cause.exited if status else Cause.left
+
+
 def described(status: int) -> str:
     """An exit status in words."""
     if status == 0:
@@ -60,21 +74,22 @@ def described(status: int) -> str:
     return f"ended with exit status {status}"
 
 
-def lose(s: State, worker: Worker, now: float, reason: str) -> None:
+def lose(s: State, worker: Worker, now: float, cause: Cause, reason: str) -> None:
     """Give a worker up whose process is still there: answer its clients, then kill it."""
-    s.note("worker_given_up", worker=worker.name, epoch=worker.epoch, reason=reason)
+    worker.cause = cause
     worker.reason = reason
     ending.fail_active(s, worker, ErrorCode.worker_lost, f"the worker of this model {reason}")
     s.emit(SignalProcess(worker=worker.name, epoch=worker.epoch, signal="kill"))
     s.counters["workers_killed"] += 1
     vacancy.go_along(s, worker)
-    s.enter(worker, WorkerState.lost, now + s.limits.kill_timeout_s)
+    until = now + s.limits.kill_timeout_s
+    s.enter(worker, WorkerState.lost, until, cause=cause, reason=reason)
 
 
 def unreachable(s: State, worker: Worker, now: float) -> None:
     """A message could not be delivered: either the worker is about to be seen dead, or lost."""
     if worker.state in ALIVE:
-        lose(s, worker, now, "closed its connection")
+        lose(s, worker, now, Cause.unreachable, "closed its connection")
 
 
 def kill_again(s: State, worker: Worker, now: float) -> None:
@@ -116,12 +131,12 @@ def back_off(s: State, worker: Worker, now: float) -> None:
     wait_s = pause_s(worker.failures, s.limits, s.random())
     if wait_s is None:
         give_up(s, worker, worker.reason)
-    else:
-        s.enter(worker, WorkerState.backoff, now + wait_s)
+        return
+    why = {"cause": worker.cause or "", "reason": worker.reason, "delay_s": round(wait_s, 3)}
+    s.enter(worker, WorkerState.backoff, now + wait_s, **why)
 
 
 def give_up(s: State, worker: Worker, reason: str) -> None:
     """Keep a worker down until an operator spawns it."""
     worker.reason = reason
-    s.note("worker_fatal_reason", worker=worker.name, reason=reason[-500:])
-    s.enter(worker, WorkerState.fatal, None)
+    s.enter(worker, WorkerState.fatal, None, cause=worker.cause or "", reason=reason)

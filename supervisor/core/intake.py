@@ -18,6 +18,7 @@ def generate(s: State, peer: Peer, header: Generate, body: bytes, now: float) ->
     refused = refusal(s, header, body, now)
     if refused is not None:
         s.counters[str(refused.code)] += 1
+        s.metrics.refused[header.model if header.model in s.models else "", refused.code] += 1
         s.tell(peer, refused)
         return
     s.last_serial += 1
@@ -159,6 +160,7 @@ def cancel(s: State, peer: Peer, header: Cancel, now: float) -> None:
         s.counters["cancels_ignored"] += 1
         return
     s.counters["cancels"] += 1
+    s.metrics.models[request.model].cancels += 1
     if request.phase is Phase.queued:
         ending.fail(s, request, now, ErrorCode.cancelled, "cancelled by its client")
     elif request.phase is Phase.running:

@@ -17,6 +17,8 @@ from ...protocol.messages import (
     Hello,
     Loaded,
     LoadFailed,
+    Logs,
+    Metrics,
     Pong,
     Progress,
     ReadCache,
@@ -25,6 +27,7 @@ from ...protocol.messages import (
     Shutdown,
     Spawn,
     Status,
+    Subscribe,
     Unloaded,
     Welcome,
 )
@@ -44,13 +47,14 @@ from . import (
     starting,
     timers,
 )
-from .effects import Effect, SendSnapshot, StopServing
+from .effects import Effect, SendMetrics, SendSnapshot, StartWatch, StopServing
 from .events import (
     ClientErred,
     ClientOverflowed,
     ClientSent,
     ClientVanished,
     Event,
+    Peer,
     ProcessStarted,
     ProcessStartFailed,
     ShutdownAsked,
@@ -59,6 +63,7 @@ from .events import (
     WorkerSent,
     WorkerUnreachable,
 )
+from .metrics_page import metrics_page
 from .records import WITHOUT_PROCESS, Worker
 from .snapshot import Identity, snapshot
 from .state import State
@@ -180,13 +185,27 @@ class Core:
                 intake.cancel(s, peer, header, now)
             case Hello():
                 s.tell(peer, self._welcome())
-            case Status():
-                body = snapshot(s, self.identity, now)
-                s.emit(SendSnapshot(peer=peer, id=header.id, snapshot=body))
+            case Status() | Metrics() | Subscribe() | Logs():
+                self._look(peer, header, now)
             case Spawn() | Retire() | ReadCache() | ClearCache() | Shutdown():
                 commands.command(s, peer, header, now)
             case _:
                 s.counters["client_protocol_errors"] += 1
+
+    def _look(self, peer: Peer, header: Status | Metrics | Subscribe | Logs, now: float) -> None:
+        """Show something; looking changes nothing."""
+        s = self.state
+        match header:
+            case Status():
+                body = snapshot(s, self.identity, now)
+                s.emit(SendSnapshot(peer=peer, id=header.id, snapshot=body))
+            case Metrics():
+                page = metrics_page(s, self.identity, now)
+                s.emit(SendMetrics(peer=peer, id=header.id, metrics=page))
+            case Subscribe():
+                s.emit(StartWatch(peer=peer, header=header))
+            case Logs():
+                commands.show_log(s, peer, header)
 
     def _current(self, name: str, epoch: int) -> Worker | None:
         """The worker, if ``epoch`` is its living incarnation."""

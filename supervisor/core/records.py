@@ -31,6 +31,25 @@ class WorkerState(StrEnum):
     fatal = "fatal"
 
 
+class Cause(StrEnum):
+    """Why a worker failed, in a word that counts: one of few, whatever its sentence says."""
+
+    start_failed = "start_failed"
+    start_timeout = "start_timeout"
+    register_timeout = "register_timeout"
+    load_stalled = "load_stalled"
+    unload_timeout = "unload_timeout"
+    silent = "silent"
+    stalled = "stalled"
+    unreachable = "unreachable"
+    kept_request = "kept_request"
+    broke_protocol = "broke_protocol"
+    killed = "killed"
+    exited = "exited"
+    left = "left"
+    unusable = "unusable"
+
+
 WITHOUT_PROCESS = frozenset({WorkerState.stopped, WorkerState.backoff, WorkerState.fatal})
 """States in which no process of the worker may exist."""
 
@@ -100,6 +119,7 @@ class Request:
     due_at: float | None = None
     told: str = ""
     told_at: float = 0.0
+    chunk_at: float = 0.0
 
     @property
     def has_credit(self) -> bool:
@@ -146,6 +166,7 @@ class Model:
     shared_bytes: int = 0
     failures: list[float] = field(default_factory=list[float])
     began_at: float = 0.0
+    drain_began_at: float | None = None
     ready_at: float = 0.0
     idle_since: float = 0.0
     stage: str = ""
@@ -174,6 +195,8 @@ class Worker:
     pid: int | None = None
     connected: bool = False
     reason: str = ""
+    cause: Cause | None = None
+    last_lines: str = ""
     active: dict[bytes, Request] = field(default_factory=dict[bytes, Request])
     questions: dict[bytes, Question] = field(default_factory=dict[bytes, Question])
     stop_step: StopStep = StopStep.polite

@@ -13,6 +13,7 @@ from ..limits import Limits
 from ..model_section import ModelSection
 from .effects import Effect, Note, SendToClient, SendToWorker
 from .events import Peer
+from .metrics import Metrics
 from .records import (
     SENTENCE_CHARACTERS,
     Command,
@@ -22,6 +23,18 @@ from .records import (
     Worker,
     WorkerState,
 )
+
+ENTERED = {
+    WorkerState.spawning: "worker_spawned",
+    WorkerState.registering: "worker_started",
+    WorkerState.loading: "worker_registered",
+    WorkerState.stopping: "worker_stop_began",
+    WorkerState.stopped: "worker_stopped",
+    WorkerState.lost: "worker_lost",
+    WorkerState.backoff: "worker_restart_delayed",
+    WorkerState.fatal: "worker_given_up",
+}
+"""The event that tells of each state's beginning; ready and busy come and go untold."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -41,6 +54,7 @@ class State:
     touched: dict[str, None] = field(default_factory=dict[str, None])
     callers: dict[str, None] = field(default_factory=dict[str, None])
     counters: Counter[str] = field(default_factory=Counter[str])
+    metrics: Metrics = field(default_factory=Metrics)
     shutdowns: list[Command] = field(default_factory=list[Command])
     shutdown_level: int = 0
     stopped_serving: bool = False
@@ -99,12 +113,18 @@ class State:
         """The slot a model belongs to."""
         return self.workers[model.worker]
 
-    def enter(self, worker: Worker, state: WorkerState, deadline: float | None) -> None:
+    def enter(
+        self,
+        worker: Worker,
+        state: WorkerState,
+        deadline: float | None,
+        **why: str | float,
+    ) -> None:
         """Put a worker into another state, with the moment that state has to end."""
         worker.state = state
         worker.deadline = deadline
         self.touch(worker)
-        self.note(f"worker_{state}", worker=worker.name, epoch=worker.epoch)
+        self.note(ENTERED[state], worker=worker.name, epoch=worker.epoch, **why)
         for model in self.models_of(worker):
             self.tell_stage(model, state)
 

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import psutil
 
@@ -65,13 +65,13 @@ class DaemonProcess:
         )
         self.config.write_text(f"[daemon]\n{dirs}{limits}{sections}{self.http}")
 
-    def start(self) -> None:
-        """Start the daemon and wait for its ready line."""
-        with self.log.open("ab") as log:
+    def start(self, log: IO[bytes] | None = None) -> None:
+        """Start the daemon, its stderr ``log`` or a file, and wait for its ready line."""
+        with self.log.open("ab") as file:
             self.child = subprocess.Popen(
                 [sys.executable, str(FAKE_DAEMON), str(self.config)],
                 stdout=subprocess.PIPE,
-                stderr=log,
+                stderr=log or file,
                 env=self.environment,
             )
         assert self.child.stdout is not None

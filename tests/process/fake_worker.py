@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +83,8 @@ class Flags(msgspec.Struct, forbid_unknown_fields=True):
     stop_string: str | None = None
     count_cancels: str = ""
     grandchild: bool = False
+    log: str = ""
+    log_flood_bytes: int = 0
     memory_bytes: int = 1000
     shared_bytes: int = 0
     ignore_unload: bool = False
@@ -284,7 +287,7 @@ class FakeWorker:
             self.steps += 1
             seq = job.seq + (job.seq == self.flags.skip_seq)
             body = self.chunk(job)
-            self.send(Chunk(id=job.id, seq=seq, epoch=self.epoch), body)
+            self.send(Chunk(id=job.id, seq=seq, epoch=self.epoch, tokens=1), body)
             job.seq += 1
             job.next_at = time.monotonic() + self.flags_of(job.model).chunk_s
 
@@ -336,6 +339,16 @@ class FakeWorker:
         os._exit(status)
 
 
+def flood_log(total_bytes: int) -> None:
+    """Write numbered lines to stderr as fast as it takes them, then one last line."""
+    number = 0
+    while total_bytes > 0:
+        block = b"".join(b"flood %09d %s\n" % (n, b"x" * 80) for n in range(number, number + 100))
+        total_bytes -= os.write(2, block)
+        number += 100
+    os.write(2, b"flood ends\n")
+
+
 def main() -> None:
     """Behave as told."""
     table = msgspec.json.decode(os.environ.get("DFLASHD_FAKE", "{}"), type=dict[str, Flags])
@@ -349,6 +362,9 @@ def main() -> None:
     if flags.exit_at_start is not None:
         sys.stderr.write(flags.last_words)
         sys.exit(flags.exit_at_start)
+    os.write(2, flags.log.encode())
+    if flags.log_flood_bytes:
+        threading.Thread(target=flood_log, args=(flags.log_flood_bytes,), daemon=True).start()
     FakeWorker(flags, table).run()
 
 

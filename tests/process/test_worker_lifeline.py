@@ -149,7 +149,7 @@ def test_open_file_limit_survives_the_imports() -> None:
     """Importing the engine leaves the open-file limit at least as high as it was."""
     limits = run_python("""
         import resource
-        from dflashd.worker.process import make_engine
+        from dflashd.worker.imports import make_engine
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))

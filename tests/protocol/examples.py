@@ -19,9 +19,11 @@ from dflashd.protocol.messages import (
     Done,
     DoneBody,
     Event,
+    EventBody,
     Failed,
     Generate,
     GenerateBody,
+    Happened,
     Header,
     Hello,
     Load,
@@ -29,7 +31,15 @@ from dflashd.protocol.messages import (
     Loaded,
     LoadedBody,
     LoadFailed,
+    LogBody,
+    LogPart,
     Logprobs,
+    Logs,
+    Measured,
+    MetricFamily,
+    Metrics,
+    MetricSample,
+    MetricsBody,
     ModelStatus,
     Ping,
     Pong,
@@ -46,6 +56,7 @@ from dflashd.protocol.messages import (
     Spawn,
     Status,
     Stop,
+    Subscribe,
     TokenLogprob,
     Tool,
     ToolCall,
@@ -84,6 +95,11 @@ HEADERS: dict[str, Header] = {
     "retire, full": Retire(id=ID, model="a", now=True),
     "read_cache": ReadCache(id=ID, model="a"),
     "clear_cache": ClearCache(id=ID, model="a"),
+    "subscribe": Subscribe(id=ID),
+    "subscribe, full": Subscribe(id=ID, last=0, follow=True, credit=8),
+    "logs": Logs(id=ID, model="a"),
+    "logs, full": Logs(id=ID, model="a", lines=10, follow=True, credit=8),
+    "metrics": Metrics(id=ID),
     "shutdown": Shutdown(id=ID),
     "shutdown, full": Shutdown(id=ID, now=True),
     "welcome": Welcome(instance="7f3a", version="0.1.0"),
@@ -91,6 +107,7 @@ HEADERS: dict[str, Header] = {
     "accepted": Accepted(id=ID),
     "accepted, full": Accepted(id=ID, position=2, waits_for="loading a"),
     "chunk": Chunk(id=ID, seq=0, epoch=1),
+    "chunk, full": Chunk(id=ID, seq=7, epoch=1, tokens=2),
     "done": Done(id=ID),
     "done, full": Done(id=ID, epoch=1),
     "failed": Failed(code=ErrorCode.protocol, message="the header is not a map"),
@@ -109,6 +126,11 @@ HEADERS: dict[str, Header] = {
     "event, full": Event(
         id=ID, name="progress", model="a", stage="weights", done=1, total=4, unit="bytes"
     ),
+    "happened": Happened(id=ID),
+    "happened, full": Happened(id=ID, missed=3),
+    "log_part": LogPart(id=ID),
+    "log_part, full": LogPart(id=ID, missed=4096),
+    "measured": Measured(id=ID),
     "register": Register(worker="a", epoch=1, pid=4711, secret=SECRET),
     "progress": Progress(epoch=1, model="a", stage="weights"),
     "progress, full": Progress(epoch=1, model="a", stage="weights", done=1, total=4, unit="bytes"),
@@ -130,6 +152,29 @@ HEADERS: dict[str, Header] = {
 }
 
 BODIES: dict[str, Body] = {
+    "EventBody": EventBody(serial=1, at_unix_s=1.5, name="paused"),
+    "EventBody, full": EventBody(
+        serial=2, at_unix_s=1.5, name="worker_exited", fields={"worker": "a", "status": -9}
+    ),
+    "LogBody": LogBody(data=b"2026 INFO ready\n"),
+    "MetricsBody": MetricsBody(families=()),
+    "MetricsBody, full": MetricsBody(
+        families=(
+            MetricFamily(
+                name="dflashd_queued_requests",
+                kind="gauge",
+                help="Requests that wait.",
+                samples=(MetricSample(labels={"model": "a"}, value=3),),
+            ),
+            MetricFamily(
+                name="dflashd_queue_wait_seconds",
+                kind="histogram",
+                help="From acceptance to the lease.",
+                samples=(MetricSample(labels={"model": "a"}, value=2.5, counts=(1, 0, 2)),),
+                bounds=(0.1, 1.0),
+            ),
+        )
+    ),
     "GenerateBody": GenerateBody(prompt="Hi"),
     "GenerateBody, messages": GenerateBody(messages=(ChatMessage(role="user", content="Hi"),)),
     "GenerateBody, full": GenerateBody(

@@ -20,6 +20,8 @@ from dflashd.protocol.messages import (
     ChatMessage,
     Header,
     Logprobs,
+    MetricFamily,
+    MetricSample,
     ModelStatus,
     Sampling,
     ServiceStatus,
@@ -52,6 +54,8 @@ BODIES: list[type[Body]] = [
     WorkerStatus,
     ServiceStatus,
     ModelStatus,
+    MetricFamily,
+    MetricSample,
 ]
 
 
@@ -113,7 +117,7 @@ def test_limits_are_the_code_s() -> None:
 
 def test_worked_example_is_golden() -> None:
     """The bytes of the worked example are entries of the golden table."""
-    example = DOCUMENT.split("## 11. Worked example", 1)[1]
+    example = DOCUMENT.split("## 12. Worked example", 1)[1]
     found: list[bytes] = []
     for block in re.findall(r"```\n(.*?)```", example, flags=re.DOTALL):
         for frame in block.split("\n\n"):

@@ -25,7 +25,7 @@ def test_example_file_is_valid_and_says_every_limit_with_its_default() -> None:
     loaded = config.load(EXAMPLE)
     assert set(loaded.models) == {"smollm", "big"}
     written = tomllib.loads(EXAMPLE.read_text())["daemon"]
-    assert set(written) == set(Limits.__struct_fields__)
+    assert set(written) == set(Limits.__struct_fields__) | {"memory_share"}
     assert loaded.daemon == config.DaemonSection()
 
 
