@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import final
+from typing import TypeVar, final
 
 import psutil
 from prometheus_client import generate_latest
@@ -13,15 +13,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ...protocol.errors import DflashError
-from ...protocol.messages import SnapshotBody
 from .access import authorise
 from .health import unready
-from .looking import Lookout
+from .looking import Fresh, Sight
 from .models import model, model_list
 from .page_state import page_state
 from .problem import no_model, problem_of
 from .prometheus import registry_of
 from .tally import Tally
+
+T = TypeVar("T")
 
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -39,8 +40,8 @@ _ASSETS = {"index.html": "text/html", "page.css": "text/css", "page.js": "text/j
 class Looks:
     """The endpoints."""
 
-    def __init__(self, lookout: Lookout, required: Sequence[str], tally: Tally) -> None:
-        self._lookout = lookout
+    def __init__(self, sight: Sight, required: Sequence[str], tally: Tally) -> None:
+        self._sight = sight
         self._required = required
         self._tally = tally
         folder = files("dflashd.supervisor.gateway") / "page"
@@ -63,11 +64,13 @@ class Looks:
 
     async def models(self, request: Request) -> Response:
         """All configured models."""
-        return JSONResponse(model_list(await self._look(request)), headers=_HEADERS)
+        return JSONResponse(
+            model_list(await _look(request, self._sight.snapshot)), headers=_HEADERS
+        )
 
     async def model(self, request: Request) -> Response:
         """One of them."""
-        snapshot = await self._look(request)
+        snapshot = await _look(request, self._sight.snapshot)
         name: str = request.path_params["name"]
         for status in snapshot.models:
             if status.name == name:
@@ -82,7 +85,7 @@ class Looks:
         """Requests can be served."""
         _ = authorise(request)
         try:
-            reasons = unready(await self._lookout.snapshot(), self._required)
+            reasons = unready(await self._sight.snapshot.get(), self._required)
         except DflashError as error:
             reasons = [error.message]
         told = {"status": "unready" if reasons else "ready", "reasons": reasons}
@@ -90,13 +93,21 @@ class Looks:
 
     async def metrics(self, request: Request) -> Response:
         """Numbers for Prometheus."""
-        snapshot = await self._look(request)
-        text = generate_latest(registry_of(snapshot)) + generate_latest(self._tally.registry)
+        snapshot = await _look(request, self._sight.snapshot)
+        metrics = await _look(request, self._sight.metrics)
+        text = generate_latest(registry_of(snapshot, metrics)) + generate_latest(
+            self._tally.registry
+        )
         return Response(text, media_type="text/plain; version=0.0.4", headers=_HEADERS)
 
     async def status(self, request: Request) -> Response:
         """What the page shows."""
-        told = page_state(await self._look(request), psutil.virtual_memory().total)
+        told = page_state(
+            await _look(request, self._sight.snapshot),
+            await _look(request, self._sight.metrics),
+            await _look(request, self._sight.events),
+            psutil.virtual_memory().total,
+        )
         return JSONResponse(told, headers=_HEADERS)
 
     async def page(self, request: Request) -> Response:
@@ -105,9 +116,10 @@ class Looks:
         headers = {**_HEADERS, "content-security-policy": PAGE_POLICY}
         return Response(self._assets[name], media_type=_ASSETS[name], headers=headers)
 
-    async def _look(self, request: Request) -> SnapshotBody:
-        _ = authorise(request)
-        try:
-            return await self._lookout.snapshot()
-        except DflashError as error:
-            raise problem_of(error) from error
+
+async def _look(request: Request, value: Fresh[T]) -> T:
+    _ = authorise(request)
+    try:
+        return await value.get()
+    except DflashError as error:
+        raise problem_of(error) from error

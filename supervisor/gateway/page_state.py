@@ -2,38 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from ...protocol.messages import ModelStatus, SnapshotBody, WorkerStatus
+from ...protocol.messages import (
+    EventBody,
+    MetricsBody,
+    ModelStatus,
+    SnapshotBody,
+    WorkerStatus,
+)
+from ..log import line_of
 
 
-def page_state(snapshot: SnapshotBody, pool_bytes: int) -> dict[str, Any]:
-    """``pool_bytes``: the memory that models may fill."""
+def page_state(
+    snapshot: SnapshotBody,
+    metrics: MetricsBody,
+    events: Sequence[EventBody],
+    physical_bytes: int,
+) -> dict[str, Any]:
+    """``physical_bytes``: this machine's memory, where the daemon knows of no budget."""
     workers = {worker.name: worker for worker in snapshot.workers}
+    budget_bytes = _by_model(metrics, "dflashd_pool_budget_bytes", "").get("", 0)
+    tokens = _by_model(metrics, "dflashd_tokens_total")
+    chunks = _by_model(metrics, "dflashd_chunks_total")
     return {
         "version": snapshot.version,
         "state": snapshot.state,
         "uptime_s": snapshot.uptime_s,
-        "pool_bytes": pool_bytes,
-        "workers": [
-            {
-                "name": worker.name,
-                "state": worker.state,
-                "memory_bytes": worker.memory_bytes,
-                "restarts": worker.restarts,
-                "reason": worker.reason,
-            }
-            for worker in snapshot.workers
-        ],
+        "pool_bytes": budget_bytes or physical_bytes,
+        "workers": [_worker(worker) for worker in snapshot.workers],
         "models": [
             {
                 **_model(model),
+                "tokens": tokens.get(model.name, 0),
+                "chunks": chunks.get(model.name, 0),
                 "reason": model.reason or _worker_reason(workers, model),
             }
             for model in snapshot.models
         ],
-        "events": [],
+        "events": [_event(event) for event in reversed(events)],
     }
+
+
+def _by_model(metrics: MetricsBody, name: str, label: str = "model") -> dict[str, float]:
+    return {
+        sample.labels.get(label, ""): sample.value
+        for family in metrics.families
+        if family.name == name
+        for sample in family.samples
+    }
+
+
+def _worker(worker: WorkerStatus) -> dict[str, Any]:
+    return {"name": worker.name, "state": worker.state, "memory_bytes": worker.memory_bytes}
 
 
 def _worker_reason(workers: dict[str, WorkerStatus], model: ModelStatus) -> str:
@@ -49,7 +71,9 @@ def _model(model: ModelStatus) -> dict[str, Any]:
         "queued": model.queued,
         "active": model.active,
         "completed": model.completed,
-        "tokens": None,
-        "chunks": None,
         "progress_ratio": model.stage_done / model.stage_total if loading else None,
     }
+
+
+def _event(event: EventBody) -> dict[str, Any]:
+    return {"at_unix_s": event.at_unix_s, "text": line_of(event.name, event.fields)}

@@ -1,83 +1,60 @@
-"""The daemon's own numbers as Prometheus metrics."""
+"""The daemon's own metrics, and the state of each model, in Prometheus' terms."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, final
+from itertools import accumulate
+from typing import final
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
-from ...protocol.messages import SnapshotBody
+from ...protocol.messages import MetricFamily, MetricsBody, SnapshotBody
 
 
-@final
-class SnapshotCollector(Collector):
-    """One snapshot, to be rendered once."""
-
-    def __init__(self, snapshot: SnapshotBody) -> None:
-        self._snapshot = snapshot
-
-    def collect(self) -> Iterator[Metric]:
-        """All metrics."""
-        yield from _daemon(self._snapshot)
-        yield from _models(self._snapshot)
-        yield from _workers(self._snapshot)
-
-
-def registry_of(snapshot: SnapshotBody) -> CollectorRegistry:
-    """A registry of one snapshot's numbers."""
+def registry_of(snapshot: SnapshotBody, metrics: MetricsBody) -> CollectorRegistry:
+    """A registry of one moment's numbers, to be rendered once."""
     registry = CollectorRegistry()
-    registry.register(SnapshotCollector(snapshot))
+    registry.register(MomentCollector(snapshot, metrics))
     return registry
 
 
-def _daemon(snapshot: SnapshotBody) -> Iterator[Metric]:
-    yield GaugeMetricFamily("dflashd_uptime_seconds", "Since its start.", snapshot.uptime_s)
-    serving = float(snapshot.state == "serving")
-    yield GaugeMetricFamily("dflashd_serving", "0 while it stops.", serving)
-    counters = CounterMetricFamily(
-        "dflashd_supervisor", "The supervisor's own counters.", labels=["name"]
-    )
-    for name, value in _numbers(snapshot.counters):
-        counters.add_metric([name], value)
-    yield counters
+@final
+class MomentCollector(Collector):
+    """One moment's numbers."""
+
+    def __init__(self, snapshot: SnapshotBody, metrics: MetricsBody) -> None:
+        self._snapshot = snapshot
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics."""
+        yield from (_rendered(family) for family in self._metrics.families)
+        states = GaugeMetricFamily(
+            "dflashd_model_state", "1 for the state a model is in.", labels=["model", "state"]
+        )
+        for model in self._snapshot.models:
+            states.add_metric([model.name, model.state], 1)
+        yield states
 
 
-def _models(snapshot: SnapshotBody) -> Iterator[Metric]:
-    state = GaugeMetricFamily("dflashd_model_state", "1 for its state.", labels=["model", "state"])
-    queued = GaugeMetricFamily("dflashd_model_queued", "Requests that wait.", labels=["model"])
-    active = GaugeMetricFamily("dflashd_model_active", "Requests that run.", labels=["model"])
-    weights = GaugeMetricFamily("dflashd_model_weights_bytes", "When loaded.", labels=["model"])
-    completed = CounterMetricFamily("dflashd_model_completed", "Requests done.", labels=["model"])
-    loads = CounterMetricFamily("dflashd_model_loads", "Times loaded.", labels=["model"])
-    unloads = CounterMetricFamily("dflashd_model_unloads", "Times unloaded.", labels=["model"])
-    for model in snapshot.models:
-        state.add_metric([model.name, model.state], 1)
-        queued.add_metric([model.name], model.queued)
-        active.add_metric([model.name], model.active)
-        weights.add_metric([model.name], model.loaded.memory_bytes if model.loaded else 0)
-        completed.add_metric([model.name], model.completed)
-        loads.add_metric([model.name], model.loads)
-        unloads.add_metric([model.name], model.unloads)
-    yield from (state, queued, active, weights, completed, loads, unloads)
-
-
-def _workers(snapshot: SnapshotBody) -> Iterator[Metric]:
-    memory = GaugeMetricFamily("dflashd_worker_memory_bytes", "It holds.", labels=["worker"])
-    restarts = CounterMetricFamily("dflashd_worker_restarts", "After crashes.", labels=["worker"])
-    up = GaugeMetricFamily("dflashd_worker_up", "1 while its process runs.", labels=["worker"])
-    for worker in snapshot.workers:
-        memory.add_metric([worker.name], worker.memory_bytes)
-        restarts.add_metric([worker.name], worker.restarts)
-        up.add_metric([worker.name], worker.pid is not None)
-    yield from (memory, restarts, up)
-
-
-def _numbers(counters: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    for name, value in counters.items():
-        if isinstance(value, dict):
-            yield from _numbers(value, f"{prefix}{name}_")  # pyright: ignore[reportUnknownArgumentType]
-        elif isinstance(value, int | float):
-            yield f"{prefix}{name}", float(value)
+def _rendered(family: MetricFamily) -> Metric:
+    labels = list(family.samples[0].labels) if family.samples else []
+    if family.kind == "histogram":
+        histogram = HistogramMetricFamily(family.name, family.help, labels=labels)
+        names = [*(f"{bound:g}" for bound in family.bounds), "+Inf"]
+        for sample in family.samples:
+            buckets = list(zip(names, accumulate(sample.counts), strict=True))
+            histogram.add_metric(list(sample.labels.values()), buckets, sum_value=sample.value)
+        return histogram
+    kind = GaugeMetricFamily if family.kind == "gauge" else CounterMetricFamily
+    metric = kind(family.name, family.help, labels=labels)
+    for sample in family.samples:
+        metric.add_metric(list(sample.labels.values()), sample.value)
+    return metric

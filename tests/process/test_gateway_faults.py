@@ -297,5 +297,7 @@ def test_metrics_are_prometheus_text(shared_gateway: Gateway) -> None:
     shared_gateway.post(CHAT, ASK)
     text = shared_gateway.get("/metrics")[2].decode()
     assert 'dflashd_model_state{model="org/b",state="stopped"} 1.0' in text
-    assert 'dflashd_model_completed_total{model="a"}' in text
+    assert 'dflashd_tokens_total{model="a"} 5.0' in text
+    assert 'dflashd_time_to_first_token_seconds_bucket{le="+Inf",model="a"} 1.0' in text
+    assert "dflashd_uptime_seconds " in text
     assert f'dflashd_http_requests_total{{path="{CHAT}",status="200"}}' in text

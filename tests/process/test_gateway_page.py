@@ -47,4 +47,5 @@ def test_the_page_shows_the_daemon(
     assert "serving for" in drawn
     assert "no &lt;b&gt;such&lt;/b&gt; file" in drawn
     assert "held by workers" in drawn
+    assert "worker_exited worker=bad" in drawn
     assert gateway.daemon.status().models[0].completed == 1

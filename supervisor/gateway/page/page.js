@@ -63,7 +63,7 @@ function rates(state) {
   return new Map(
     state.models.map((model) => {
       const earlier = before.get(model.name);
-      if (!earlier || model.tokens === null || seconds <= 0) return [model.name, {}];
+      if (!earlier || seconds <= 0) return [model.name, {}];
       const tokens = model.tokens - earlier.tokens;
       const chunks = model.chunks - earlier.chunks;
       return [model.name, { speed: tokens / seconds, run: chunks > 0 ? tokens / chunks : null }];
@@ -84,10 +84,8 @@ function modelCard(model, rate) {
   top.append(element("span", `state ${STATES[model.state] || ""}`, model.state));
   if (!model.drafted) top.append(element("span", "quiet", "no draft"));
   const figures = element("dl", "figures");
-  if (model.tokens !== null) {
-    figures.append(figure("tokens/s", rate.speed ? rate.speed.toFixed(1) : "–"));
-    figures.append(figure("tokens per cycle", rate.run ? rate.run.toFixed(2) : "–"));
-  }
+  figures.append(figure("tokens/s", rate.speed ? rate.speed.toFixed(1) : "–"));
+  figures.append(figure("accepted", rate.run ? `${rate.run.toFixed(2)} / cycle` : "–"));
   figures.append(figure("running", String(model.active)));
   figures.append(figure("queued", String(model.queued)));
   figures.append(figure("answered", String(model.completed)));
