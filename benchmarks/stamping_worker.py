@@ -67,7 +67,7 @@ class StampingWorker:
         self._send(Register(worker=self._name, epoch=self._epoch, pid=os.getpid(), secret=secret))
         while True:
             due_s = min((job.due_s for job in self._jobs.values()), default=time.monotonic() + 1)
-            if self._socket.poll(max(0, 1e3 * (due_s - time.monotonic()))):
+            if self._socket.poll(max(0, round(1e3 * (due_s - time.monotonic())))):
                 message = decode(self._socket.recv_multipart(), ToWorker)
                 if isinstance(message.header, Stop):
                     return

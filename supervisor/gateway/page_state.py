@@ -76,4 +76,9 @@ def _model(model: ModelStatus) -> dict[str, Any]:
 
 
 def _event(event: EventBody) -> dict[str, Any]:
-    return {"at_unix_s": event.at_unix_s, "text": line_of(event.name, event.fields)}
+    # Numbers travel as floats; a pid is no fraction.
+    fields = {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in event.fields.items()
+    }
+    return {"at_unix_s": event.at_unix_s, "text": line_of(event.name, fields)}

@@ -12,7 +12,8 @@ import pytest
 
 from dflashd.protocol.messages import GenerateBody, LoadBody, Logprobs, Sampling
 from dflashd.worker.generation import Generation
-from dflashd.worker.model import Model, load_model
+from dflashd.worker.loader import load_model
+from dflashd.worker.model import Model
 
 from .families import MEMBERS, make_member, make_members_draft
 

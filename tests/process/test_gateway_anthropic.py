@@ -10,12 +10,12 @@ import pytest
 
 from .gateway_process import Gateway
 
-ASK: dict[str, Any] = {
+ASK: Any = {
     "model": "a",
     "max_tokens": 20,
     "messages": [{"role": "user", "content": "Hi"}],
 }
-TOOL = {"name": "weather", "input_schema": {"type": "object", "properties": {}}}
+TOOL: Any = {"name": "weather", "input_schema": {"type": "object", "properties": {}}}
 
 
 def client_of(gateway: Gateway) -> anthropic.Anthropic:
@@ -116,8 +116,9 @@ def test_what_cannot_be_honoured_is_named(
     shared_gateway: Gateway, fields: dict[str, Any], named: str
 ) -> None:
     """Status 400 in Anthropic's shape, with the parameter's name."""
+    asked: Any = {**ASK, **fields}
     with pytest.raises(anthropic.BadRequestError, match="invalid_request_error") as caught:
-        client_of(shared_gateway).messages.create(**{**ASK, **fields})
+        client_of(shared_gateway).messages.create(**asked)
     assert named in str(caught.value)
 
 
@@ -125,7 +126,7 @@ def test_errors_have_anthropics_shape(make_gateway: Callable[..., Gateway]) -> N
     """An unknown model is not_found_error; a stream that breaks ends with an error event."""
     client = client_of(make_gateway({"a": {"fail_after": 1}}))
     with pytest.raises(anthropic.NotFoundError, match="not_found_error"):
-        client.messages.create(**{**ASK, "model": "b"})
+        client.messages.create(**ASK | {"model": "b"})
     with (
         client.messages.stream(**ASK) as stream,
         pytest.raises(anthropic.APIError, match="it broke off"),

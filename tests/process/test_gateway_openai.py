@@ -10,8 +10,8 @@ import pytest
 
 from .gateway_process import Gateway
 
-ASK: dict[str, Any] = {"model": "a", "messages": [{"role": "user", "content": "Hi"}]}
-TOOLS = [
+ASK: Any = {"model": "a", "messages": [{"role": "user", "content": "Hi"}]}
+TOOLS: Any = [
     {
         "type": "function",
         "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
@@ -68,7 +68,8 @@ def test_thoughts_and_tools_are_apart(make_gateway: Callable[..., Gateway]) -> N
     assert choice.message.content == "word "
     assert choice.message.model_extra is not None
     assert choice.message.model_extra["reasoning_content"] == "Hm."
-    (call,) = choice.message.tool_calls or ()
+    calls_told: Any = choice.message.tool_calls
+    (call,) = calls_told
     assert (call.function.name, call.function.arguments) == ("weather", '{"at": "Ulm"}')
     calls: list[Any] = []
     reasoning = ""
@@ -86,7 +87,9 @@ def test_logprobs(make_gateway: Callable[..., Gateway]) -> None:
     client = client_of(make_gateway({"a": {"chunks": 2, "text": "ü"}}))
     (choice,) = client.chat.completions.create(**ASK, logprobs=True, top_logprobs=2).choices
     assert choice.logprobs is not None
-    first, _ = choice.logprobs.content or ()
+    content = choice.logprobs.content
+    assert content is not None
+    first, _ = content
     assert (first.token, first.logprob, first.bytes) == ("ü", -0.5, [0xC3, 0xBC])
     assert [other.token for other in first.top_logprobs] == ["no", "no"]
     older = client.completions.create(model="a", prompt="Hi", logprobs=1).choices[0].logprobs

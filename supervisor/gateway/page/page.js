@@ -85,7 +85,7 @@ function modelCard(model, rate) {
   if (!model.drafted) top.append(element("span", "quiet", "no draft"));
   const figures = element("dl", "figures");
   figures.append(figure("tokens/s", rate.speed ? rate.speed.toFixed(1) : "–"));
-  figures.append(figure("accepted", rate.run ? `${rate.run.toFixed(2)} / cycle` : "–"));
+  figures.append(figure("tokens/cycle", rate.run ? rate.run.toFixed(2) : "–"));
   figures.append(figure("running", String(model.active)));
   figures.append(figure("queued", String(model.queued)));
   figures.append(figure("answered", String(model.completed)));
