@@ -143,10 +143,9 @@ def _done(model: str, chunks: int) -> DoneBody:
 
 def serve(config: Path) -> int:
     """A daemon with such workers; the exit status."""
-    from dflashd.supervisor.config import load
     from dflashd.supervisor.serve import run
 
-    return run(load(config), worker_command=(sys.executable, "-m", "benchmarks.stamping_worker"))
+    return run(config, worker_command=(sys.executable, "-m", "benchmarks.stamping_worker"))
 
 
 if __name__ == "__main__":

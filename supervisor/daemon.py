@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import random
-import resource
 import secrets
 import signal
 import sys
@@ -20,13 +19,14 @@ import zmq
 
 from ..protocol.messages import FromClient, FromControl, FromWorker
 from ..protocol.paths import Endpoints
+from . import open_files
 from .companion import Companion
-from .config import Config
-from .core.events import ShutdownAsked, TimePassed
+from .config_source import ConfigSource
+from .core.events import ReloadAsked, ShutdownAsked, TimePassed
 from .core.machine import Core
 from .core.snapshot import Identity
 from .directories import make_private, remove_sockets
-from .door import Door
+from .door import CLIENT_BURST_MESSAGES, WORKER_BURST_MESSAGES, Door
 from .errors import DaemonError
 from .gateway.settings import GatewaySettings, written
 from .instance_lock import InstanceLock
@@ -49,13 +49,14 @@ WORKER_COMMAND = (sys.executable, "-P", "-m", "dflashd.worker")
 TICK_S = 0.25
 """Longest time between two looks at the clock: a new deadline may be nearer than the last."""
 
+WATCH_S = 0.5
+"""Time between two looks at the configuration file; a change must outlast one of them."""
+
 FLUSH_S = 0.01
 """Time between two tries to send to a peer whose pipe is full."""
 
 FAREWELL_S = 1.0
 """How long last messages may take to leave when the daemon stops."""
-
-OPEN_FILES = 65_536
 
 
 @final
@@ -67,21 +68,23 @@ class Daemon:
 
     def __init__(
         self,
-        config: Config,
+        configs: ConfigSource,
         *,
         worker_command: Sequence[str] = WORKER_COMMAND,
         with_parent: bool = False,
     ) -> None:
-        self._config = config
+        self._configs = configs
+        self._config = configs.current
         self._worker_command = worker_command
         self._lifeline = Lifeline(self._parent_went) if with_parent else None
         self._instance = secrets.token_hex(16)
         self._stopped = asyncio.Event()
         self._turn_is_due = False
+        self._open_files = open_files.OpenFiles()
 
     async def run(self, on_ready: Callable[[str], None]) -> None:
         """Serve until told to stop; ``on_ready`` gets a sentence. Raises DaemonError."""
-        raise_open_files()
+        open_files.raise_limit()
         runtime_dir, state_dir = self._config.runtime_dir, self._config.state_dir
         endpoints = Endpoints(runtime_dir)
         make_private(runtime_dir)
@@ -125,6 +128,7 @@ class Daemon:
             {"requests": requests, "control": control},
             workers,
             processes,
+            configs=self._configs,
             lookout=self._lookout,
             on_stop=self._stopped.set,
             services=lambda: () if gateway is None else (gateway.status(),),
@@ -136,17 +140,20 @@ class Daemon:
             loop.add_signal_handler(number, self._board.give, ShutdownAsked())
         if self._lifeline is not None:
             self._lifeline.hold()
-        # Reload is not offered yet; the default action would leave sockets behind.
-        loop.add_signal_handler(signal.SIGHUP, log.info, line("sighup_ignored"))
+        loop.add_signal_handler(signal.SIGHUP, self._board.give, ReloadAsked(cause="signal"))
         try:
             with LogKeeper(logs):
                 async with asyncio.TaskGroup() as tasks:
-                    clock = tasks.create_task(self._watch_clock())
+                    watches = [
+                        tasks.create_task(self._watch_clock()),
+                        tasks.create_task(self._watch_config()),
+                    ]
                     if gateway is not None:
                         gateway.start()
                     on_ready(self._ready_sentence())
                     await self._stopped.wait()
-                    clock.cancel()
+                    for watch in watches:
+                        watch.cancel()
             await self._say_farewell()
             if gateway is not None:
                 await gateway.stop()
@@ -166,7 +173,6 @@ class Daemon:
         settings = GatewaySettings(
             runtime_dir=str(self._config.runtime_dir),
             http=http,
-            required=tuple(name for name, model in self._config.models.items() if model.preload),
         )
         processes = Processes(
             (*GATEWAY_COMMAND, written(settings)),
@@ -194,6 +200,8 @@ class Daemon:
 
     def _wake(self, door: Door) -> None:
         door.stir()
+        if door.is_behind:  # what woke us may be that a peer reads again
+            self._board.flush()
         self._turn()
 
     def _parent_went(self) -> None:
@@ -215,11 +223,20 @@ class Daemon:
             self._board.flush()
             self._board.give(TimePassed())
             self._turn()
+            if self._open_files.look():
+                self._board.let_in(new_clients=not self._open_files.are_short)
+            hurried = self._board.is_behind or self._open_files.are_many
             left_s = self._board.next_deadline - time.monotonic()
-            rest_s = FLUSH_S if self._board.is_behind else max(FLUSH_S, min(TICK_S, left_s))
+            rest_s = FLUSH_S if hurried else max(FLUSH_S, min(TICK_S, left_s))
             due_s = time.monotonic() + rest_s
             await asyncio.sleep(rest_s)
             self._lookout.lag.observe(max(0.0, time.monotonic() - due_s))
+
+    async def _watch_config(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if self._configs.has_changed:
+                self._board.give(ReloadAsked(cause="file"))
 
     async def _say_farewell(self) -> None:
         end = time.monotonic() + FAREWELL_S
@@ -232,13 +249,17 @@ class Daemon:
 def open_doors(endpoints: Endpoints) -> Generator[tuple[Door, Door, Door]]:
     """Bind requests, control and workers; close them, then wait for last messages to leave."""
     paths: tuple[Path, ...] = endpoints.paths
-    kinds = (FromClient, FromControl, FromWorker)
+    kinds = (
+        (FromClient, CLIENT_BURST_MESSAGES),
+        (FromControl, CLIENT_BURST_MESSAGES),
+        (FromWorker, WORKER_BURST_MESSAGES),
+    )
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     doors: list[Door] = []
     try:
-        for path, kind in zip(paths, kinds, strict=True):
+        for path, (kind, burst_messages) in zip(paths, kinds, strict=True):
             try:
-                doors.append(Door(context, path, kind))
+                doors.append(Door(context, path, kind, burst_messages=burst_messages))
             except (zmq.ZMQError, OSError) as error:
                 raise DaemonError(f"{path} cannot be bound: {error}") from error
         requests, control, workers = doors
@@ -247,12 +268,3 @@ def open_doors(endpoints: Endpoints) -> Generator[tuple[Door, Door, Door]]:
         for door in doors:
             door.close()
         context.term()
-
-
-def raise_open_files() -> None:
-    """Raise the soft limit of open files: running out of them would abort the process."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

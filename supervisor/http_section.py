@@ -57,13 +57,6 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def why_not(section: HttpSection) -> str:
-    """Why the gateway cannot run as configured, in one sentence; empty if it can."""
-    if not is_loopback(section.host):
-        return (
-            f"[http] host {section.host} can be reached from other machines, which needs API keys "
-            "that dflashd does not have yet: use 127.0.0.1"
-        )
-    if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        return "[http] needs more packages: install them with: pip install 'dflashd[http]'"
-    return ""
+def packages_missing() -> bool:
+    """Whether the gateway's own packages are not installed."""
+    return any(find_spec(name) is None for name in ("starlette", "uvicorn", "prometheus_client"))

@@ -43,6 +43,7 @@ from .kinds import (
     ToWorker,
 )
 from .model import CacheBody, CacheSettings, LoadBody, LoadedBody
+from .reload import ConfigBody, KeyChange, ModelChange, Reload, ReloadBody, Reloaded
 from .requests import AddCredit, Cancel, Generate, Hello
 from .status import ModelStatus, ServiceStatus, SnapshotBody, WorkerStatus
 from .watching import (
@@ -89,6 +90,7 @@ __all__ = [
     "Chunk",
     "ChunkBody",
     "ClearCache",
+    "ConfigBody",
     "Count",
     "Credit",
     "Done",
@@ -105,6 +107,7 @@ __all__ = [
     "Happened",
     "Header",
     "Hello",
+    "KeyChange",
     "Load",
     "LoadBody",
     "LoadFailed",
@@ -120,6 +123,7 @@ __all__ = [
     "Metrics",
     "MetricsBody",
     "Milliseconds",
+    "ModelChange",
     "ModelStatus",
     "Name",
     "Ping",
@@ -128,6 +132,9 @@ __all__ = [
     "ReadCache",
     "Register",
     "Registered",
+    "Reload",
+    "ReloadBody",
+    "Reloaded",
     "Report",
     "RequestId",
     "Retire",

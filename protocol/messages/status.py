@@ -48,6 +48,7 @@ class ModelStatus(Report, frozen=True, kw_only=True):
     group: Name | None = None
     reason: Sentence = ""
     retry_in_s: Seconds | None = None
+    preload: bool = False
 
 
 class ServiceStatus(Report, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ def make_app(settings: GatewaySettings, client: AsyncClient) -> Starlette:
     """The ASGI application; ``client`` is open while it serves."""
     limits, tally = settings.http, Tally()
     admission = Admission(limits.active_requests, limits.active_requests_per_client)
-    looks = Looks(Sight(client), settings.required, tally)
+    looks = Looks(Sight(client), tally)
     conversations = [
         Route(path, Conversation(dialect, client, limits, admission, tally), methods=["POST"])
         for path, dialect in DIALECTS.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib.resources import files
 from typing import TypeVar, final
 
@@ -40,9 +39,8 @@ _ASSETS = {"index.html": "text/html", "page.css": "text/css", "page.js": "text/j
 class Looks:
     """The endpoints."""
 
-    def __init__(self, sight: Sight, required: Sequence[str], tally: Tally) -> None:
+    def __init__(self, sight: Sight, tally: Tally) -> None:
         self._sight = sight
-        self._required = required
         self._tally = tally
         folder = files("dflashd.supervisor.gateway") / "page"
         self._assets = {name: (folder / name).read_bytes() for name in _ASSETS}
@@ -85,7 +83,7 @@ class Looks:
         """Requests can be served."""
         _ = authorise(request)
         try:
-            reasons = unready(await self._sight.snapshot.get(), self._required)
+            reasons = unready(await self._sight.snapshot.get())
         except DflashError as error:
             reasons = [error.message]
         told = {"status": "unready" if reasons else "ready", "reasons": reasons}

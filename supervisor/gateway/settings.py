@@ -8,11 +8,10 @@ from ..http_section import HttpSection
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """``required``: models that must be up for the gateway to be ready."""
+    """Where the daemon is, and ``[http]``."""
 
     runtime_dir: str
     http: HttpSection
-    required: tuple[str, ...] = ()
 
 
 def written(settings: GatewaySettings) -> str:

@@ -23,7 +23,7 @@ FAKE_DAEMON = Path(__file__).with_name("fake_daemon.py")
 T = TypeVar("T")
 
 
-def wait_for(what: str, probe: Callable[[], T], limit_s: float = 15.0) -> T:
+def wait_for(what: str, probe: Callable[[], T], limit_s: float = 30.0) -> T:
     """Poll until ``probe`` gives something true; fail with ``what`` after ``limit_s``."""
     end = time.monotonic() + limit_s
     while not (value := probe()):
@@ -50,7 +50,11 @@ class DaemonProcess:
         self.limits = limits
         self.sections = sections or {}
         self.http = http
-        self.environment = {**os.environ, "DFLASHD_FAKE": json.dumps(models)}
+        self.environment = {
+            **os.environ,
+            "DFLASHD_FAKE": json.dumps(models),
+            "DFLASHD_FAKE_DIR": str(self.home),
+        }
         self.write_config(list(models))
         self.log = self.home / "daemon.log"
         self.start()
@@ -59,9 +63,10 @@ class DaemonProcess:
         """Write the file the daemon reads."""
         limits = "".join(f"{key} = {value}\n" for key, value in self.limits.items())
         dirs = f'runtime_dir = "{self.runtime_dir}"\nstate_dir = "{self.state_dir}"\n'
+        lines = {name: self.sections.get(name, "") for name in models}
         sections = "".join(
-            f'[models."{name}"]\ntarget = "fake"\n{self.sections.get(name, "")}\n'
-            for name in models
+            f'[models."{name}"]\n{line}\n' + ("" if "target" in line else 'target = "fake"\n')
+            for name, line in lines.items()
         )
         self.config.write_text(f"[daemon]\n{dirs}{limits}{sections}{self.http}")
 
@@ -80,7 +85,7 @@ class DaemonProcess:
 
     def client(self, **options: Any) -> Client:
         """A client of this daemon."""
-        return Client(self.runtime_dir, timeout_s=10, **options)
+        return Client(self.runtime_dir, timeout_s=30, **options)
 
     def status(self) -> SnapshotBody:
         """The daemon's state."""
@@ -97,7 +102,7 @@ class DaemonProcess:
         """Signal the daemon."""
         self.child.send_signal(number)
 
-    def wait(self, limit_s: float = 15.0) -> int:
+    def wait(self, limit_s: float = 30.0) -> int:
         """Wait for the daemon's end; its exit status."""
         return self.child.wait(limit_s)
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -83,12 +85,39 @@ class Flags(msgspec.Struct, forbid_unknown_fields=True):
     stop_string: str | None = None
     count_cancels: str = ""
     grandchild: bool = False
+    fault: str = ""
+    fault_at: str = ""
+    fault_once: bool = True
+    real: bool = False
+    failure: tuple[str, str] | None = None
     log: str = ""
     log_flood_bytes: int = 0
     memory_bytes: int = 1000
     shared_bytes: int = 0
     ignore_unload: bool = False
     conflicts_with: str = ""
+
+
+def commit(fault: str) -> None:
+    """Do to this process what a crash, a hang or an operator would."""
+    match fault:
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "hung":
+            while True:
+                time.sleep(1000)
+        case "hung with the GIL":
+            ctypes.PyDLL(None).sleep(1000)
+        case "aborted":
+            os.abort()
+        case "left":
+            os._exit(0)
+        case "unusable":
+            os._exit(78)
+        case _:
+            raise ImportError(f"no module named {fault}")
 
 
 @dataclass(slots=True)
@@ -128,6 +157,20 @@ class FakeWorker:
         self.socket.setsockopt(zmq.IMMEDIATE, 1)
         self.socket.setsockopt(zmq.LINGER, 200)
         self.socket.connect(os.environ["DFLASHD_WORKERS"])
+        signal.signal(signal.SIGUSR1, lambda *_: self.at("idle"))
+
+    def at(self, stage: str, model: str = "") -> None:
+        """Misbehave if this is the stage for it; by default in one incarnation only."""
+        flags = self.flags_of(model)
+        if flags.fault_at != stage:
+            return
+        if flags.fault_once:
+            marker = f"{os.environ['DFLASHD_FAKE_DIR']}/{model or self.name}.faulted"
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+                commit(flags.fault)
+        else:
+            commit(flags.fault)
 
     def run(self) -> NoReturn:
         """Serve until told otherwise."""
@@ -154,11 +197,13 @@ class FakeWorker:
                 status = self.flags_of(header.model).exit_at_load
                 if status is not None:
                     self.leave(status)
+                self.at("loading", header.model)
                 self.load_began = time.monotonic()
                 self.loads.append(header.model)
             case Unload() if not self.flags_of(header.model).ignore_unload:
                 self.unload(header.model)
             case Assign():
+                self.at("prefill", header.model)
                 body = decode_body(GenerateBody, frame)
                 flags = self.flags_of(header.model)
                 said = "|".join(f"{m.role}={m.content}" for m in body.messages or ())
@@ -271,6 +316,15 @@ class FakeWorker:
                 Failed(id=job.id, epoch=self.epoch, code=ErrorCode.cancelled, message="cancelled")
             )
             return
+        if job.seq == 3:
+            self.at("decode", job.model)
+        failure = self.flags_of(job.model).failure
+        if failure is not None and job.seq == 3:
+            del self.jobs[job.id]
+            code, message = failure
+            failed = Failed(id=job.id, epoch=self.epoch, code=ErrorCode(code), message=message)
+            self.send(failed)
+            return
         stuck = self.flags.stuck_after is not None and job.seq >= self.flags.stuck_after
         if stuck or time.monotonic() < job.next_at:
             return
@@ -353,6 +407,8 @@ def main() -> None:
     """Behave as told."""
     table = msgspec.json.decode(os.environ.get("DFLASHD_FAKE", "{}"), type=dict[str, Flags])
     flags = table.get(os.environ["DFLASHD_WORKER"], Flags())
+    if flags.real:
+        os.execv(sys.executable, (sys.executable, "-P", "-m", "dflashd.worker"))
     lifeline.hold(int(os.environ["DFLASHD_SUPERVISOR_PID"]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ignore = signal.SIG_IGN if flags.ignore_term else signal.SIG_DFL
@@ -365,7 +421,9 @@ def main() -> None:
     os.write(2, flags.log.encode())
     if flags.log_flood_bytes:
         threading.Thread(target=flood_log, args=(flags.log_flood_bytes,), daemon=True).start()
-    FakeWorker(flags, table).run()
+    worker = FakeWorker(flags, table)
+    worker.at("start")
+    worker.run()
 
 
 if __name__ == "__main__":

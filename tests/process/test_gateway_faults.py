@@ -277,8 +277,8 @@ def test_looking_changes_nothing(make_gateway: Callable[..., Gateway]) -> None:
     assert status.models[0].loads == 0
 
 
-def test_ready_waits_for_required_models(make_gateway: Callable[..., Gateway]) -> None:
-    """A daemon that is there but stopping, or not there, is not ready, and says why."""
+def test_a_stopping_daemon_is_not_ready(make_gateway: Callable[..., Gateway]) -> None:
+    """It finishes what runs, and tells whoever balances load to send no more."""
     gateway = make_gateway({"a": {"chunks": 1000, "chunk_s": 0.05}})
     with begun(gateway, stream=True), Client(gateway.daemon.runtime_dir) as client:
         wait_for("it runs", lambda: client.status().models[0].active == 1)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dflashd.protocol.errors import DflashError, ErrorCode
-from dflashd.protocol.messages import ChunkBody, DoneBody, ToolCall
+from dflashd.protocol.messages import ChunkBody, DoneBody, ModelStatus, SnapshotBody, ToolCall
 from dflashd.supervisor.gateway.admission import Admission
 from dflashd.supervisor.gateway.asked import Dialect, Whole
 from dflashd.supervisor.gateway.dialects.chat import Chat
@@ -24,6 +24,7 @@ from dflashd.supervisor.gateway.dialects.messages_question import (
     NEUTRAL as MESSAGES_NEUTRAL,
     MessagesRequest,
 )
+from dflashd.supervisor.gateway.health import unready
 from dflashd.supervisor.gateway.problem import STATUS, Problem, problem_of
 
 TURN = [{"role": "user", "content": "Hi"}]
@@ -200,3 +201,36 @@ def test_admission_counts_by_client() -> None:
         with admission.admitted("b"), pytest.raises(Problem, match="2 requests"):
             admission.admitted("c").__enter__()
     assert admission.count == 0
+
+
+def test_ready_means_that_what_must_be_up_is() -> None:
+    """Models that load on demand may be down; one with ``preload`` may not."""
+
+    def seen(state: str, *, preload: bool) -> SnapshotBody:
+        model = ModelStatus(
+            name="a",
+            target="t",
+            draft=None,
+            worker="a",
+            state=state,
+            queued=0,
+            active=0,
+            completed=0,
+            loads=0,
+            unloads=0,
+            preload=preload,
+        )
+        return SnapshotBody(
+            instance="i",
+            version="v",
+            pid=1,
+            uptime_s=1,
+            state="serving",
+            workers=(),
+            models=(model,),
+            counters={},
+        )
+
+    assert unready(seen("stopped", preload=False)) == []
+    assert unready(seen("busy", preload=True)) == []
+    assert unready(seen("loading", preload=True)) == ["model a is loading"]

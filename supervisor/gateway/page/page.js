@@ -95,7 +95,10 @@ function modelCard(model, rate) {
     progress.value = model.progress_ratio;
     card.append(progress);
   }
-  if (model.reason) card.append(element("p", "reason", model.reason));
+  if (model.reason) {
+    const bad = STATES[model.state] === "bad";
+    card.append(element("p", bad ? "reason bad" : "reason", model.reason));
+  }
   return card;
 }
 
