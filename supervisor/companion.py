@@ -12,13 +12,11 @@ from collections.abc import Callable
 from typing import Literal, final
 
 from ..protocol.messages import ServiceStatus
+from .exit_statuses import EXIT_CONFIGURATION
 from .limits import Limits
 from .log import line, log
 from .processes import Processes
 from .restarts import pause_s, recent
-
-EXIT_CONFIGURATION = 78
-"""Exit status of a process that must not be restarted (EX_CONFIG of sysexits.h)."""
 
 State = Literal["stopped", "running", "backoff", "fatal"]
 

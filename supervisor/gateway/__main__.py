@@ -13,12 +13,9 @@ import msgspec
 
 from ...protocol import lifeline
 from ...protocol.errors import DflashError
+from ..exit_statuses import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK
 from ..log import configure, line, log
 from .settings import GatewaySettings, read
-
-EXIT_FAILED = 1
-EXIT_CONFIGURATION = 78
-"""Nothing a restart would heal (EX_CONFIG of sysexits.h)."""
 
 
 def main() -> int:
@@ -44,7 +41,7 @@ def run(
     except (DflashError, OSError) as error:
         log.error(line("http_failed", reason=error))
         return EXIT_FAILED
-    return 0
+    return EXIT_OK
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from .daemon_process import DaemonProcess
-from .gateway_process import Gateway, free_port, section
+from .gateway_process import Gateway, GatewayDaemon, free_port
 
 
 @pytest.fixture
@@ -19,11 +19,9 @@ def make_daemon() -> Iterator[Callable[..., DaemonProcess]]:
     def make(
         models: dict[str, dict[str, Any]],
         sections: dict[str, str] | None = None,
-        *,
-        http: str = "",
         **limits: float,
     ) -> DaemonProcess:
-        made.append(DaemonProcess(models, sections, http=http, **limits))
+        made.append(DaemonProcess(models, sections, **limits))
         return made[-1]
 
     yield make
@@ -32,23 +30,25 @@ def make_daemon() -> Iterator[Callable[..., DaemonProcess]]:
 
 
 @pytest.fixture
-def make_gateway(make_daemon: Callable[..., DaemonProcess]) -> Callable[..., Gateway]:
+def make_gateway() -> Iterator[Callable[..., Gateway]]:
     """A maker of gateways: ``make_gateway({model: flags}, http_key=value)``."""
+    made: list[GatewayDaemon] = []
 
     def make(models: dict[str, dict[str, Any]], **http: Any) -> Gateway:
-        port = free_port()
-        return Gateway(make_daemon(models, http=section(port, **http)), port)
+        made.append(GatewayDaemon(models, free_port(), http))
+        return Gateway(made[-1])
 
-    return make
+    yield make
+    logs = [daemon.close() for daemon in made]
+    assert not any("internal_error" in log for log in logs), logs
 
 
 @pytest.fixture(scope="module")
 def shared_gateway() -> Iterator[Gateway]:
     """One gateway for tests that leave nothing behind: model ``a``, and ``org/b`` never loaded."""
-    port = free_port()
-    daemon = DaemonProcess({"a": {}, "org/b": {}}, http=section(port))
+    daemon = GatewayDaemon({"a": {}, "org/b": {}}, free_port(), {})
     try:
-        yield Gateway(daemon, port)
+        yield Gateway(daemon)
     finally:
         log = daemon.close()
     assert "internal_error" not in log, log

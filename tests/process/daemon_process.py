@@ -39,8 +39,6 @@ class DaemonProcess:
         self,
         models: dict[str, dict[str, Any]],
         sections: dict[str, str] | None = None,
-        *,
-        http: str = "",
         **limits: float,
     ) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="dfd", dir="/tmp"))
@@ -49,7 +47,6 @@ class DaemonProcess:
         self.config = self.home / "config.toml"
         self.limits = limits
         self.sections = sections or {}
-        self.http = http
         self.environment = {
             **os.environ,
             "DFLASHD_FAKE": json.dumps(models),
@@ -68,7 +65,7 @@ class DaemonProcess:
             f'[models."{name}"]\n{line}\n' + ("" if "target" in line else 'target = "fake"\n')
             for name, line in lines.items()
         )
-        self.config.write_text(f"[daemon]\n{dirs}{limits}{sections}{self.http}")
+        self.config.write_text(f"[daemon]\n{dirs}{limits}{sections}")
 
     def start(self, log: IO[bytes] | None = None) -> None:
         """Start the daemon, its stderr ``log`` or a file, and wait for its ready line."""

@@ -20,13 +20,34 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+class GatewayDaemon(DaemonProcess):
+    """A daemon whose configuration has ``[http]`` with these keys."""
+
+    def __init__(
+        self,
+        models: dict[str, dict[str, Any]],
+        port: int,
+        http: dict[str, Any],
+        **limits: float,
+    ) -> None:
+        self.port = port
+        self.http = http
+        super().__init__(models, **limits)
+
+    def write_config(self, models: list[str]) -> None:
+        """Write the file the daemon reads."""
+        super().write_config(models)
+        with self.config.open("a") as file:
+            file.write(section(self.port, **self.http))
+
+
 class Gateway:
     """The gateway of a daemon, and plain HTTP to it."""
 
-    def __init__(self, daemon: DaemonProcess, port: int) -> None:
+    def __init__(self, daemon: GatewayDaemon) -> None:
         self.daemon = daemon
-        self.port = port
-        self.url = f"http://127.0.0.1:{port}"
+        self.port = daemon.port
+        self.url = f"http://127.0.0.1:{daemon.port}"
         wait_for("the gateway listens", self.listens)
 
     def listens(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
@@ -16,7 +17,7 @@ import pytest
 from dflashd.protocol import Client
 
 from .daemon_process import is_alive, wait_for
-from .gateway_process import Gateway
+from .gateway_process import Gateway, GatewayDaemon
 
 CHAT = "/v1/chat/completions"
 ASK: dict[str, Any] = {"model": "a", "messages": [{"role": "user", "content": "Hi"}]}
@@ -221,26 +222,22 @@ def test_a_crash_of_the_gateway_touches_no_request(make_gateway: Callable[..., G
     assert gateway.post(CHAT, ASK)[0] == 200
 
 
-def test_the_gateway_gives_up_on_a_port_that_is_taken(make_daemon: Callable[..., Any]) -> None:
+def test_the_gateway_gives_up_on_a_port_that_is_taken() -> None:
     """It backs off, says why, gives up at last; the models do not mind."""
+    limits = {"failures_before_fatal": 2, "backoff_first_s": 0.01}
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        port = taken.getsockname()[1]
-        daemon = make_daemon(
-            {"a": {}},
-            http=f"[http]\nport = {port}\n",
-            failures_before_fatal=2,
-            backoff_first_s=0.01,
-        )
+        daemon = GatewayDaemon({"a": {}}, taken.getsockname()[1], {}, **limits)
+        with contextlib.closing(daemon):
 
-        def given_up() -> bool:
-            (service,) = daemon.status().services
-            return service.state == "fatal" and "cannot be bound" in service.reason
+            def given_up() -> bool:
+                (service,) = daemon.status().services
+                return service.state == "fatal" and "cannot be bound" in service.reason
 
-        wait_for("it gives up", given_up)
-        with daemon.client() as client:
-            assert client.generate("a", prompt="Hi").wait().text
+            wait_for("it gives up", given_up)
+            with daemon.client() as client:
+                assert client.generate("a", prompt="Hi").wait().text
 
 
 def test_the_gateway_dies_with_the_daemon(make_gateway: Callable[..., Gateway]) -> None:
