@@ -13,9 +13,9 @@ from ..protocol.codec import Message
 from .dispatch import dispatch
 from .effects import Effects
 from .engine import Engine
-from .lifeline import Watchdog
 from .log import line, log
 from .loop import SLOW_CONSUMER_S, Loop, Pulse
+from .watchdog import Watchdog
 
 HANG_S = 900.0
 """No single step, nor the silence between two progress calls of a load, takes this long."""
