@@ -29,9 +29,7 @@ with Host() as host:
     print(f"both models share {other.shared_bytes / 1e6:.0f} MB of weights")
     with ThreadPoolExecutor() as threads:
         first = threads.submit(ask, host, "small", "Why is the sky blue?")
-        second = threads.submit(
-            ask, host, "other", "Write a Python function."
-        )
+        second = threads.submit(ask, host, "other", "Write a Python function.")
         print(first.result(), second.result(), sep="\n")
     host.load("other", "smollm2-135m", "smollm2-135m-dflash", block_tokens=4)
     print(ask(host, "other", "What is the capital of Portugal?"))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import psutil
 import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.utils import load_model
@@ -172,6 +173,23 @@ def stock_tokens(stock: Any) -> list[int]:
     """What mlx-lm itself generates."""
     prompt = mx.array(PROMPTS[0])
     return [int(token) for token, _ in generate_step(prompt, stock, max_tokens=TOKENS)]
+
+
+def test_loads_and_unloads_do_not_add_up(pairs: dict[str, Pair]) -> None:
+    """A model that comes and goes many times leaves less than a tenth of what one graph of unused
+    random weights takes each time.
+    """
+    process = psutil.Process()
+    with Host() as host:
+
+        def come_and_go(times: int) -> int:
+            for _ in range(times):
+                host.load("m", pairs["llama"].target)
+                host.unload("m")
+            return process.memory_info().rss
+
+        before_bytes = come_and_go(8)
+        assert come_and_go(25) - before_bytes < 25 * 20_000
 
 
 PROGRAM = """

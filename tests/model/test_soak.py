@@ -101,6 +101,8 @@ class Soak:
         if kind == "load":
             self.load(name, self.random.choice([None, 2, 3]))
         elif kind == "generate":
+            if self.loaded and self.random.random() < 0.9:  # else many would find nothing there
+                name = self.random.choice(sorted(self.loaded))
             self.generate(name)
         elif kind == "unload":
             self.unload(name)
@@ -133,7 +135,8 @@ class Soak:
         try:
             tokens = running.answer.wait().tokens
         except DflashError as error:
-            assert error.code in running.excuses, (running.model, str(error))
+            if error.code not in running.excuses:
+                raise
             self.seen[error.code] += 1
             return
         assert tokens == self.truth[running.model, running.prompt], running.model
@@ -174,4 +177,3 @@ def test_200_random_operations_leave_nothing(members: dict[str, Member], seed: i
         assert resident_bytes() <= 1.02 * start_bytes
         assert soak.seen["equal"] >= 30, soak.seen
         assert {"cancelled", "shutting_down", "not_found"} <= set(soak.seen), soak.seen
-        print(soak.seen, resident_bytes() / start_bytes)  # noqa: T201
