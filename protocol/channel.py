@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from pathlib import Path
 from typing import final
 
 import zmq
@@ -12,6 +13,7 @@ from .codec import decode, encode
 from .errors import DflashError, ErrorCode, Malformed, Stranger
 from .link import Link
 from .messages import WINDOW_CHUNKS, Cancel, Failed, Header, Hello, ToClient, Welcome
+from .paths import full_path
 from .pending import Pending
 
 MISSED_LIMIT = 4
@@ -184,6 +186,9 @@ class Channel:
         self._watch = self._loop.call_later(self._interval_s, self._look)
 
     def _nobody(self) -> DflashError:
+        if full_path(Path(self._url.removeprefix("ipc://"))).exists():
+            sentence = f"the daemon at {self._url} has no room for another connection: close some"
+            return DflashError(ErrorCode.overloaded, sentence, retryable=True, retry_after_s=1.0)
         return DflashError(
             ErrorCode.not_found,
             f"no daemon listens at {self._url}: start one with 'dflashd serve'",

@@ -6,14 +6,26 @@ import threading
 import weakref
 from pathlib import Path
 from types import TracebackType
-from typing import Self, Unpack, final
+from typing import Generic, Self, TypeVar, Unpack, final
 
 from .ask import GenerateOptions
 from .background import BackgroundLoop
 from .client import SILENCE_S, TIMEOUT_S, AsyncClient
 from .generation import Completion, Generation as AsyncGeneration
-from .messages import CacheBody, ChunkBody, DoneBody, SnapshotBody
+from .messages import (
+    CacheBody,
+    ChunkBody,
+    ConfigBody,
+    DoneBody,
+    EventBody,
+    MetricsBody,
+    ReloadBody,
+    SnapshotBody,
+)
 from .pending import OnEvent
+from .watch import LogText, Watching as AsyncWatching
+
+T = TypeVar("T")
 
 
 @final
@@ -103,9 +115,25 @@ class Client:
         """Empty a loaded model's prefix cache, disk included; return its state after that."""
         return self._open().run(lambda: self._client.clear_cache(model))
 
-    def shutdown(self, *, now: bool = False) -> None:
+    def metrics(self) -> MetricsBody:
+        """Return all metrics of the daemon; loads nothing and disturbs nothing."""
+        return self._open().run(self._client.metrics)
+
+    def events(self, *, last: int | None = None, follow: bool = False) -> Watching[EventBody]:
+        """Iterate over the daemon's events; see :meth:`AsyncClient.events`."""
+        return Watching(self, self._client.events(last=last, follow=follow), self._open())
+
+    def logs(self, model: str, *, lines: int = 100, follow: bool = False) -> Watching[LogText]:
+        """Iterate over the log of ``model``'s worker; see :meth:`AsyncClient.logs`."""
+        return Watching(self, self._client.logs(model, lines=lines, follow=follow), self._open())
+
+    def reload(self, *, dry_run: bool = False, config: ConfigBody | None = None) -> ReloadBody:
+        """Have the daemon read its configuration again; return what (``dry_run``: would) change."""
+        return self._open().run(lambda: self._client.reload(dry_run=dry_run, config=config))
+
+    def shutdown(self, *, now: bool = False, on_event: OnEvent | None = None) -> None:
         """Stop the daemon; return when it has said so or has closed the connection."""
-        self._open().run(lambda: self._client.shutdown(now=now))
+        self._open().run(lambda: self._client.shutdown(now=now, on_event=on_event))
 
     def _open(self) -> BackgroundLoop:
         with self._lock:
@@ -200,3 +228,42 @@ class Chunks:
 
     def __del__(self) -> None:
         self._generation.abandon()
+
+
+@final
+class Watching(Generic[T]):
+    """One iteration over what the daemon tells; leaving it early ends it in the daemon."""
+
+    def __init__(
+        self, owner: Client, watching: AsyncWatching[T], background: BackgroundLoop
+    ) -> None:
+        self._owner = owner  # dropping the client would end us
+        self._watching = watching
+        self._background = background
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        item = self._background.run(self._watching.next)
+        if item is None:
+            raise StopIteration
+        return item
+
+    def close(self) -> None:
+        """End it; idempotent, and callable from any thread."""
+        self._watching.abandon()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()

@@ -16,6 +16,7 @@ _PHRASES = (
     "insufficient memory",
     "unable to allocate",
     "[malloc",
+    "::malloc]",
     "bad_alloc",
     "cudaerrormemoryallocation",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -65,6 +66,7 @@ def _serve(environment: Environment) -> int:
 
 def leave(status: int) -> None:
     """Exit now: other threads, of mlx or of a download, neither delay nor crash it."""
-    logging.shutdown()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError, ValueError):  # a full disk under the log
+        logging.shutdown()
+        sys.stderr.flush()
     os._exit(status)

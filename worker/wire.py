@@ -40,7 +40,7 @@ class WireEffects:
         self._told: dict[str, tuple[str, float]] = {}
 
     def chunk(self, id: bytes, seq: int, tokens: Sequence[int], text: str) -> None:
-        header = Chunk(id=id, seq=seq, epoch=self._epoch)
+        header = Chunk(id=id, seq=seq, epoch=self._epoch, tokens=len(tokens))
         self._outbox.put(encode(header, ChunkBody(tokens=tuple(tokens), text=text)))
 
     def done(self, id: bytes, body: DoneBody) -> None:

@@ -24,6 +24,7 @@ class WorkerStatus(Report, frozen=True, kw_only=True):
     restarts: Count
     retry_in_s: Seconds | None = None
     reason: Sentence = ""
+    last_lines: Sentence = ""
     saved_bytes: Count = 0
 
 

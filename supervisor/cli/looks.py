@@ -11,8 +11,8 @@ import msgspec
 from msgspec import structs
 
 from ...protocol.messages import ModelStatus, SnapshotBody, WorkerStatus
+from ..exit_statuses import EXIT_OK
 from .connection import connected
-from .exits import EXIT_OK
 from .screen import amount, table
 
 
@@ -77,6 +77,7 @@ def notes(snapshot: SnapshotBody) -> Iterator[str]:
             yield f"{worker.name}: its models share {saved} that they would hold twice apart\n"
         if worker.reason and worker.state in ("backoff", "fatal", "lost"):
             yield f"{worker.name}: {worker.reason.splitlines()[0]}\n"
+            yield from (f"  | {line}\n" for line in worker.last_lines.splitlines())
     for model in snapshot.models:
         if model.reason:
             yield f"{model.name}: {model.reason.splitlines()[0]}\n"

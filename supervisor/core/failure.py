@@ -8,7 +8,7 @@ from ...protocol.errors import ErrorCode
 from . import ending, vacancy
 from .effects import SignalProcess
 from .events import WorkerExited
-from .records import ALIVE, Worker, WorkerState
+from .records import ALIVE, SENTENCE_CHARACTERS, Cause, Worker, WorkerState
 from .state import State
 
 EXIT_CONFIGURATION = 78
@@ -17,15 +17,20 @@ EXIT_CONFIGURATION = 78
 
 def exited(s: State, worker: Worker, event: WorkerExited, now: float) -> None:
     """A process is gone. Whatever it was doing is answered before anything else."""
+    asked = worker.state is WorkerState.stopping
+    worker.last_lines = "" if asked else event.log_tail[-SENTENCE_CHARACTERS:]
     s.note(
         "worker_exited",
         worker=worker.name,
         epoch=worker.epoch,
         status=event.status,
         state=worker.state,
+        last_lines=worker.last_lines,
     )
     reason = worker.reason or described(event.status)
-    if worker.state is WorkerState.stopping:
+    if worker.state is not WorkerState.lost:
+        worker.cause = None if asked else cause_of(event.status)
+    if asked:
         gone(s, worker, now, f"the worker of this model {reason}")
         s.enter(worker, WorkerState.stopped, None)
         return
@@ -45,6 +50,15 @@ def last_words(log_tail: str) -> str:
     return "" if not lines or " INFO " in lines[-1] else lines[-1][-500:]
 
 
+def cause_of(status: int) -> Cause:
+    """An exit status in a word."""
+    if status == EXIT_CONFIGURATION:
+        return Cause.unusable
+    if status < 0:
+        return Cause.killed
+    return Cause.exited if status else Cause.left
+
+
 def described(status: int) -> str:
     """An exit status in words."""
     if status == 0:
@@ -59,25 +73,28 @@ def described(status: int) -> str:
     return f"ended with exit status {status}"
 
 
-def lose(s: State, worker: Worker, now: float, reason: str) -> None:
+def lose(s: State, worker: Worker, now: float, cause: Cause, reason: str) -> None:
     """Give a worker up whose process is still there: answer its clients, then kill it."""
-    s.note("worker_given_up", worker=worker.name, epoch=worker.epoch, reason=reason)
+    worker.cause = cause
     worker.reason = reason
     ending.fail_active(s, worker, ErrorCode.worker_lost, f"the worker of this model {reason}")
     s.emit(SignalProcess(worker=worker.name, epoch=worker.epoch, signal="kill"))
     s.counters["workers_killed"] += 1
+    worker.kills += 1
     vacancy.go_along(s, worker)
-    s.enter(worker, WorkerState.lost, now + s.limits.kill_timeout_s)
+    until = now + s.limits.kill_timeout_s
+    s.enter(worker, WorkerState.lost, until, cause=cause, reason=reason)
 
 
 def unreachable(s: State, worker: Worker, now: float) -> None:
     """A message could not be delivered: either the worker is about to be seen dead, or lost."""
     if worker.state in ALIVE:
-        lose(s, worker, now, "closed its connection")
+        lose(s, worker, now, Cause.unreachable, "closed its connection")
 
 
 def kill_again(s: State, worker: Worker, now: float) -> None:
     """Repeat the kill of a lost worker that is still there."""
+    worker.kills += 1
     s.emit(SignalProcess(worker=worker.name, epoch=worker.epoch, signal="kill"))
     s.enter(worker, WorkerState.lost, now + s.limits.kill_timeout_s)
 
@@ -122,7 +139,9 @@ def back_off(s: State, worker: Worker, now: float) -> None:
     if tries >= s.limits.failures_before_fatal:
         give_up(s, worker, worker.reason)
         return
-    s.enter(worker, WorkerState.backoff, now + wait_s(s, tries))
+    delay_s = wait_s(s, tries)
+    why = {"cause": worker.cause or "", "reason": worker.reason, "delay_s": round(delay_s, 3)}
+    s.enter(worker, WorkerState.backoff, now + delay_s, **why)
 
 
 def wait_s(s: State, tries: int) -> float:
@@ -134,5 +153,4 @@ def wait_s(s: State, tries: int) -> float:
 def give_up(s: State, worker: Worker, reason: str) -> None:
     """Keep a worker down until an operator spawns it."""
     worker.reason = reason
-    s.note("worker_fatal_reason", worker=worker.name, reason=reason[-500:])
-    s.enter(worker, WorkerState.fatal, None)
+    s.enter(worker, WorkerState.fatal, None, cause=worker.cause or "", reason=reason)

@@ -36,6 +36,7 @@ def refuse(s: State, model: Model, now: float, code: ErrorCode, message: str) ->
     s.fail_commands(model.spawns, code, message)
     ending.fail_queued(s, model, now, code, message)
     s.counters["load_failures"] += 1
+    s.metrics.models[model.name].failures[code] += 1
     model.failures = failure.recent(s, model.failures, now)
     model.reason = message
     vacancy.vacate(s, model)

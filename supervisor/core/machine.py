@@ -17,14 +17,18 @@ from ...protocol.messages import (
     Hello,
     Loaded,
     LoadFailed,
+    Logs,
+    Metrics,
     Pong,
     Progress,
     ReadCache,
     Register,
+    Reload,
     Retire,
     Shutdown,
     Spawn,
     Status,
+    Subscribe,
     Unloaded,
     Welcome,
 )
@@ -38,27 +42,34 @@ from . import (
     health,
     intake,
     load_failure,
+    reading,
     relay,
+    reload,
     residency,
     shutdown,
     starting,
     timers,
 )
-from .effects import Effect, SendSnapshot, StopServing
+from .effects import Effect, SendMetrics, SendSnapshot, StartWatch, StopServing
 from .events import (
     ClientErred,
     ClientOverflowed,
     ClientSent,
     ClientVanished,
+    ConfigRead,
+    ConfigRefused,
     Event,
+    Peer,
     ProcessStarted,
     ProcessStartFailed,
+    ReloadAsked,
     ShutdownAsked,
     TimePassed,
     WorkerExited,
     WorkerSent,
     WorkerUnreachable,
 )
+from .metrics_page import metrics_page
 from .records import WITHOUT_PROCESS, Worker
 from .snapshot import Identity, snapshot
 from .state import State
@@ -83,6 +94,7 @@ class Core:
         self._route(event, now)
         while s.touched:
             self._settle(now)
+            reload.conclude(s)
             admission.consider(s, now)
         if s.shutdown_level and not s.stopped_serving:
             self._finish_shutdown()
@@ -118,8 +130,19 @@ class Core:
                 intake.overflowed(s, event, now)
             case ShutdownAsked():
                 shutdown.shut_down(s, now, min(3, s.shutdown_level + 1))
+            case ReloadAsked() | ConfigRead() | ConfigRefused():
+                self._config_event(event, now)
             case ProcessStarted() | ProcessStartFailed() | WorkerExited() | WorkerUnreachable():
                 self._process_event(event, now)
+
+    def _config_event(self, event: ReloadAsked | ConfigRead | ConfigRefused, now: float) -> None:
+        match event:
+            case ReloadAsked():
+                reading.asked(self.state, event, now)
+            case ConfigRead():
+                reading.read(self.state, event, now)
+            case ConfigRefused():
+                reading.refused(self.state, event, now)
 
     def _process_event(
         self,
@@ -180,13 +203,29 @@ class Core:
                 intake.cancel(s, peer, header, now)
             case Hello():
                 s.tell(peer, self._welcome())
+            case Status() | Metrics() | Subscribe() | Logs():
+                self._look(peer, header, now)
+            case Spawn() | Retire() | ReadCache() | ClearCache() | Shutdown():
+                commands.command(s, peer, header, now)
+            case Reload():
+                commands.reload(s, peer, header, event.body, now)
+            case _:
+                s.counters["client_protocol_errors"] += 1
+
+    def _look(self, peer: Peer, header: Status | Metrics | Subscribe | Logs, now: float) -> None:
+        """Show something; looking changes nothing."""
+        s = self.state
+        match header:
             case Status():
                 body = snapshot(s, self.identity, now)
                 s.emit(SendSnapshot(peer=peer, id=header.id, snapshot=body))
-            case Spawn() | Retire() | ReadCache() | ClearCache() | Shutdown():
-                commands.command(s, peer, header, now)
-            case _:
-                s.counters["client_protocol_errors"] += 1
+            case Metrics():
+                page = metrics_page(s, self.identity, now)
+                s.emit(SendMetrics(peer=peer, id=header.id, metrics=page))
+            case Subscribe():
+                s.emit(StartWatch(peer=peer, header=header))
+            case Logs():
+                commands.show_log(s, peer, header)
 
     def _current(self, name: str, epoch: int) -> Worker | None:
         """The worker, if ``epoch`` is its living incarnation."""
@@ -202,7 +241,9 @@ class Core:
 
     def _finish_shutdown(self) -> None:
         s = self.state
-        if all(worker.state in WITHOUT_PROCESS for worker in s.workers.values()):
+        if shutdown.is_over(s):
             s.stopped_serving = True
             s.complete_commands(s.shutdowns)
             s.emit(StopServing())
+        else:
+            shutdown.tell(s)

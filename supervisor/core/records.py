@@ -31,6 +31,25 @@ class WorkerState(StrEnum):
     fatal = "fatal"
 
 
+class Cause(StrEnum):
+    """Why a worker failed, in a word that counts: one of few, whatever its sentence says."""
+
+    start_failed = "start_failed"
+    start_timeout = "start_timeout"
+    register_timeout = "register_timeout"
+    load_stalled = "load_stalled"
+    unload_timeout = "unload_timeout"
+    silent = "silent"
+    stalled = "stalled"
+    unreachable = "unreachable"
+    kept_request = "kept_request"
+    broke_protocol = "broke_protocol"
+    killed = "killed"
+    exited = "exited"
+    left = "left"
+    unusable = "unusable"
+
+
 WITHOUT_PROCESS = frozenset({WorkerState.stopped, WorkerState.backoff, WorkerState.fatal})
 """States in which no process of the worker may exist."""
 
@@ -100,6 +119,7 @@ class Request:
     due_at: float | None = None
     told: str = ""
     told_at: float = 0.0
+    chunk_at: float = 0.0
 
     @property
     def has_credit(self) -> bool:
@@ -123,10 +143,22 @@ class Question(Command):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
+class Reading:
+    """The configuration is to be read again, for all who ask the same; ``n`` once it has begun."""
+
+    dry_run: bool
+    body: bytes
+    commands: list[Command] = field(default_factory=list[Command])
+    n: int = 0
+    due_at: float | None = None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class Model:
     """One configured model: where it is, who waits for it, and what is known of it.
 
-    ``worker`` names its slot. ``leaving`` is the serial of the last request that is still served
+    ``worker`` names its slot. ``removed``: no request may come any more. ``going`` says why it has
+    to leave. ``leaving`` is the serial of the last request that is still served
     before the model goes; None: it stays. ``ordered``: its worker was told to load it.
     """
 
@@ -141,11 +173,14 @@ class Model:
     spawns: list[Command] = field(default_factory=list[Command])
     retires: list[Command] = field(default_factory=list[Command])
     leaving: int | None = None
+    going: str = ""
+    removed: bool = False
     ordered: bool = False
     loaded: LoadedBody | None = None
     shared_bytes: int = 0
     failures: list[float] = field(default_factory=list[float])
     began_at: float = 0.0
+    drain_began_at: float | None = None
     ready_at: float = 0.0
     idle_since: float = 0.0
     stage: str = ""
@@ -174,9 +209,12 @@ class Worker:
     pid: int | None = None
     connected: bool = False
     reason: str = ""
+    cause: Cause | None = None
+    last_lines: str = ""
     active: dict[bytes, Request] = field(default_factory=dict[bytes, Request])
     questions: dict[bytes, Question] = field(default_factory=dict[bytes, Question])
     stop_step: StopStep = StopStep.polite
+    kills: int = 0
     failures: list[float] = field(default_factory=list[float])
     restarts: int = 0
     spawned_at: float = 0.0

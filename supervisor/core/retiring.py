@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...protocol.errors import ErrorCode
-from . import ending, residency, stopping, vacancy
-from .records import COMING, SERVED, WITHOUT_PROCESS, Model, Residency, WorkerState
+from . import ending, residency, stopping
+from .records import SERVED, WITHOUT_PROCESS, Model, Residency, WorkerState
 from .state import State
 
 RETIRED = "the model was retired by an operator"
@@ -30,20 +30,13 @@ def retire_now(s: State, model: Model, now: float) -> None:
     ending.fail_active(s, worker, ErrorCode.cancelled, RETIRED, model=model.name)
     s.callers.pop(model.name, None)
     s.touch(worker)
-    match model.state:
-        case Residency.backoff:
-            s.place(model, Residency.absent)
-        case Residency.loading if not model.ordered:
-            vacancy.vacate(s, model)
-        case Residency.loading | Residency.ready | Residency.draining:
-            residency.leave(s, model, now)
-        case Residency.absent | Residency.unloading | Residency.fatal:
-            pass
+    if model.state is Residency.backoff:
+        s.place(model, Residency.absent)
+    elif model.state in SERVED | {Residency.loading}:
+        residency.leave(s, model, now)
     nobody_waits = not any(other.wanted for other in s.models_of(worker))
     if worker.state is WorkerState.backoff and nobody_waits:
         s.enter(worker, WorkerState.stopped, None)
-    elif worker.state in COMING and not any(map(residency.stays, s.models_of(worker))):
-        stopping.take_down(s, worker, now)
 
 
 def drain(s: State, model: Model, now: float, limit_s: float) -> None:
@@ -52,6 +45,8 @@ def drain(s: State, model: Model, now: float, limit_s: float) -> None:
         model.deadline = min(model.deadline or now + limit_s, now + limit_s)
         return
     model.leaving = s.last_serial if model.leaving is None else model.leaving
+    model.drain_began_at = now
+    s.note("drain_began", worker=model.worker, model=model.name, limit_s=limit_s)
     s.place(model, Residency.draining, now + limit_s)
 
 
@@ -66,7 +61,8 @@ def is_drained(s: State, model: Model) -> bool:
 def drain_expired(s: State, model: Model, now: float) -> None:
     """Fail what a draining model did not finish in time, and take it out."""
     code = ErrorCode.shutting_down if s.shutdown_level else ErrorCode.cancelled
-    reason = f"{STOPPING if s.shutdown_level else RETIRED}, and its time to finish is over"
+    why = STOPPING if s.shutdown_level else model.going or RETIRED
+    reason = f"{why}, and its time to finish is over"
     for request in list(model.queue.values()):
         if request.serial <= (model.leaving or 0):
             ending.fail(s, request, now, code, reason, retryable=True)

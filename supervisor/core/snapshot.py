@@ -47,6 +47,7 @@ def worker_status(s: State, worker: Worker, now: float) -> WorkerStatus:
         restarts=worker.restarts,
         retry_in_s=None if retry_at is None else max(0.0, retry_at - now),
         reason=worker.reason[:SENTENCE_CHARACTERS],
+        last_lines=worker.last_lines,
     )
 
 

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -71,10 +74,39 @@ class Flags(msgspec.Struct, forbid_unknown_fields=True):
     flood: bool = False
     echo: bool = False
     grandchild: bool = False
+    fault: str = ""
+    fault_at: str = ""
+    fault_once: bool = True
+    real: bool = False
+    failure: tuple[str, str] | None = None
+    log: str = ""
+    log_flood_bytes: int = 0
     memory_bytes: int = 1000
     shared_bytes: int = 0
     ignore_unload: bool = False
     conflicts_with: str = ""
+
+
+def commit(fault: str) -> None:
+    """Do to this process what a crash, a hang or an operator would."""
+    match fault:
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "hung":
+            while True:
+                time.sleep(1000)
+        case "hung with the GIL":
+            ctypes.PyDLL(None).sleep(1000)
+        case "aborted":
+            os.abort()
+        case "left":
+            os._exit(0)
+        case "unusable":
+            os._exit(78)
+        case _:
+            raise ImportError(f"no module named {fault}")
 
 
 @dataclass(slots=True)
@@ -112,6 +144,20 @@ class FakeWorker:
         self.socket.setsockopt(zmq.IMMEDIATE, 1)
         self.socket.setsockopt(zmq.LINGER, 200)
         self.socket.connect(os.environ["DFLASHD_WORKERS"])
+        signal.signal(signal.SIGUSR1, lambda *_: self.at("idle"))
+
+    def at(self, stage: str, model: str = "") -> None:
+        """Misbehave if this is the stage for it; by default in one incarnation only."""
+        flags = self.flags_of(model)
+        if flags.fault_at != stage:
+            return
+        if flags.fault_once:
+            marker = f"{os.environ['DFLASHD_FAKE_DIR']}/{model or self.name}.faulted"
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+                commit(flags.fault)
+        else:
+            commit(flags.fault)
 
     def run(self) -> NoReturn:
         """Serve until told otherwise."""
@@ -138,11 +184,13 @@ class FakeWorker:
                 status = self.flags_of(header.model).exit_at_load
                 if status is not None:
                     self.leave(status)
+                self.at("loading", header.model)
                 self.load_began = time.monotonic()
                 self.loads.append(header.model)
             case Unload() if not self.flags_of(header.model).ignore_unload:
                 self.unload(header.model)
             case Assign():
+                self.at("prefill", header.model)
                 body = decode_body(GenerateBody, frame)
                 flags = self.flags_of(header.model)
                 said = "|".join(f"{m.role}={m.content}" for m in body.messages or ())
@@ -250,6 +298,15 @@ class FakeWorker:
                 Failed(id=job.id, epoch=self.epoch, code=ErrorCode.cancelled, message="cancelled")
             )
             return
+        if job.seq == 3:
+            self.at("decode", job.model)
+        failure = self.flags_of(job.model).failure
+        if failure is not None and job.seq == 3:
+            del self.jobs[job.id]
+            code, message = failure
+            failed = Failed(id=job.id, epoch=self.epoch, code=ErrorCode(code), message=message)
+            self.send(failed)
+            return
         stuck = self.flags.stuck_after is not None and job.seq >= self.flags.stuck_after
         if stuck or time.monotonic() < job.next_at:
             return
@@ -260,7 +317,7 @@ class FakeWorker:
             self.steps += 1
             seq = job.seq + (job.seq == self.flags.skip_seq)
             body = ChunkBody(tokens=(job.seq,), text=job.text)
-            self.send(Chunk(id=job.id, seq=seq, epoch=self.epoch), body)
+            self.send(Chunk(id=job.id, seq=seq, epoch=self.epoch, tokens=1), body)
             job.seq += 1
             job.next_at = time.monotonic() + self.flags_of(job.model).chunk_s
 
@@ -295,10 +352,22 @@ class FakeWorker:
         os._exit(status)
 
 
+def flood_log(total_bytes: int) -> None:
+    """Write numbered lines to stderr as fast as it takes them, then one last line."""
+    number = 0
+    while total_bytes > 0:
+        block = b"".join(b"flood %09d %s\n" % (n, b"x" * 80) for n in range(number, number + 100))
+        total_bytes -= os.write(2, block)
+        number += 100
+    os.write(2, b"flood ends\n")
+
+
 def main() -> None:
     """Behave as told."""
     table = msgspec.json.decode(os.environ.get("DFLASHD_FAKE", "{}"), type=dict[str, Flags])
     flags = table.get(os.environ["DFLASHD_WORKER"], Flags())
+    if flags.real:
+        os.execv(sys.executable, (sys.executable, "-P", "-m", "dflashd.worker"))
     lifeline.hold(int(os.environ["DFLASHD_SUPERVISOR_PID"]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ignore = signal.SIG_IGN if flags.ignore_term else signal.SIG_DFL
@@ -308,7 +377,12 @@ def main() -> None:
     if flags.exit_at_start is not None:
         sys.stderr.write(flags.last_words)
         sys.exit(flags.exit_at_start)
-    FakeWorker(flags, table).run()
+    os.write(2, flags.log.encode())
+    if flags.log_flood_bytes:
+        threading.Thread(target=flood_log, args=(flags.log_flood_bytes,), daemon=True).start()
+    worker = FakeWorker(flags, table)
+    worker.at("start")
+    worker.run()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,10 @@ from dflashd.protocol.messages import (
     CacheSettings,
     ChatMessage,
     Header,
+    KeyChange,
+    MetricFamily,
+    MetricSample,
+    ModelChange,
     ModelStatus,
     Sampling,
     WorkerStatus,
@@ -42,6 +46,10 @@ BODIES: list[type[Body]] = [
     CacheSettings,
     WorkerStatus,
     ModelStatus,
+    ModelChange,
+    KeyChange,
+    MetricFamily,
+    MetricSample,
 ]
 
 
@@ -103,7 +111,7 @@ def test_limits_are_the_code_s() -> None:
 
 def test_worked_example_is_golden() -> None:
     """The bytes of the worked example are entries of the golden table."""
-    example = DOCUMENT.split("## 11. Worked example", 1)[1]
+    example = DOCUMENT.split("## 12. Worked example", 1)[1]
     found: list[bytes] = []
     for block in re.findall(r"```\n(.*?)```", example, flags=re.DOTALL):
         for frame in block.split("\n\n"):
