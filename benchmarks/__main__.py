@@ -9,7 +9,7 @@ from importlib import import_module
 
 from dflashd.worker import blas, jit
 
-NAMES = ("decode", "rows", "cache", "gateway")
+NAMES = ("decode", "rows", "cache", "group", "gateway")
 
 
 def main() -> int:
