@@ -22,6 +22,7 @@ from .messages import (
     CacheState,
     Cancel,
     ClearCache,
+    ConfigBody,
     Done,
     EventBody,
     FromControl,
@@ -31,6 +32,9 @@ from .messages import (
     Metrics,
     MetricsBody,
     ReadCache,
+    Reload,
+    ReloadBody,
+    Reloaded,
     Retire,
     Shutdown,
     Snapshot,
@@ -173,6 +177,17 @@ class AsyncClient:
         message = await self._call(call, ClearCache(id=call.id, model=model))
         return decode_body(CacheBody, message.body)
 
+    async def reload(
+        self, *, dry_run: bool = False, config: ConfigBody | None = None
+    ) -> ReloadBody:
+        """Have the daemon read its configuration again; return what changes.
+
+        ``dry_run`` only asks what would change, and may ask that of another ``config``.
+        """
+        call = Call(Reloaded)
+        message = await self._call(call, Reload(id=call.id, dry_run=dry_run), config)
+        return decode_body(ReloadBody, message.body)
+
     async def metrics(self) -> MetricsBody:
         """Return all metrics of the daemon; loads nothing and disturbs nothing."""
         call = Call(Measured)
@@ -196,9 +211,12 @@ class AsyncClient:
             log_reader(),
         )
 
-    async def shutdown(self, *, now: bool = False) -> None:
-        """Stop the daemon; return when it has said so or has closed the connection."""
-        call = Call(Done)
+    async def shutdown(self, *, now: bool = False, on_event: OnEvent | None = None) -> None:
+        """Stop the daemon; return when it has said so or has closed the connection.
+
+        ``on_event`` gets Accepted with what the daemon still waits for.
+        """
+        call = Call(Done, on_event)
         try:
             _ = await self._call(call, Shutdown(id=call.id, now=now))
         except DflashError as error:
@@ -208,11 +226,12 @@ class AsyncClient:
     async def _call(
         self,
         call: Call,
-        header: Status | Spawn | Retire | ReadCache | ClearCache | Metrics | Shutdown,
+        header: Status | Spawn | Retire | ReadCache | ClearCache | Reload | Metrics | Shutdown,
+        body: ConfigBody | None = None,
         *,
         must_answer: bool = False,
     ) -> Message:
-        frames = encode(header)
+        frames = encode(header, body)
         _ = decode(frames, FromControl)
         channel = await self._control_channel()
         channel.ask(call, frames, must_answer=must_answer)

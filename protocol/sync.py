@@ -12,7 +12,16 @@ from .ask import GenerateOptions
 from .background import BackgroundLoop
 from .client import SILENCE_S, TIMEOUT_S, AsyncClient
 from .generation import Completion, Generation as AsyncGeneration
-from .messages import CacheBody, ChunkBody, DoneBody, EventBody, MetricsBody, SnapshotBody
+from .messages import (
+    CacheBody,
+    ChunkBody,
+    ConfigBody,
+    DoneBody,
+    EventBody,
+    MetricsBody,
+    ReloadBody,
+    SnapshotBody,
+)
 from .pending import OnEvent
 from .watch import LogText, Watching as AsyncWatching
 
@@ -108,7 +117,7 @@ class Client:
 
     def metrics(self) -> MetricsBody:
         """Return all metrics of the daemon; loads nothing and disturbs nothing."""
-        return self._open().run(self._client.metrics())
+        return self._open().run(self._client.metrics)
 
     def events(self, *, last: int | None = None, follow: bool = False) -> Watching[EventBody]:
         """Iterate over the daemon's events; see :meth:`AsyncClient.events`."""
@@ -118,9 +127,13 @@ class Client:
         """Iterate over the log of ``model``'s worker; see :meth:`AsyncClient.logs`."""
         return Watching(self, self._client.logs(model, lines=lines, follow=follow), self._open())
 
-    def shutdown(self, *, now: bool = False) -> None:
+    def reload(self, *, dry_run: bool = False, config: ConfigBody | None = None) -> ReloadBody:
+        """Have the daemon read its configuration again; return what (``dry_run``: would) change."""
+        return self._open().run(lambda: self._client.reload(dry_run=dry_run, config=config))
+
+    def shutdown(self, *, now: bool = False, on_event: OnEvent | None = None) -> None:
         """Stop the daemon; return when it has said so or has closed the connection."""
-        self._open().run(lambda: self._client.shutdown(now=now))
+        self._open().run(lambda: self._client.shutdown(now=now, on_event=on_event))
 
     def _open(self) -> BackgroundLoop:
         with self._lock:
@@ -232,7 +245,7 @@ class Watching(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        item = self._background.run(self._watching.next())
+        item = self._background.run(self._watching.next)
         if item is None:
             raise StopIteration
         return item

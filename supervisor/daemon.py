@@ -20,8 +20,8 @@ import zmq
 from ..protocol.messages import FromClient, FromControl, FromWorker
 from ..protocol.paths import Endpoints
 from . import open_files
-from .config import Config
-from .core.events import ShutdownAsked, TimePassed
+from .config_source import ConfigSource
+from .core.events import ReloadAsked, ShutdownAsked, TimePassed
 from .core.machine import Core
 from .core.snapshot import Identity
 from .directories import make_private, remove_sockets
@@ -43,6 +43,9 @@ WORKER_COMMAND = (sys.executable, "-P", "-m", "dflashd.worker")
 TICK_S = 0.25
 """Longest time between two looks at the clock: a new deadline may be nearer than the last."""
 
+WATCH_S = 0.5
+"""Time between two looks at the configuration file; a change must outlast one of them."""
+
 FLUSH_S = 0.01
 """Time between two tries to send to a peer whose pipe is full."""
 
@@ -59,12 +62,13 @@ class Daemon:
 
     def __init__(
         self,
-        config: Config,
+        configs: ConfigSource,
         *,
         worker_command: Sequence[str] = WORKER_COMMAND,
         with_parent: bool = False,
     ) -> None:
-        self._config = config
+        self._configs = configs
+        self._config = configs.current
         self._worker_command = worker_command
         self._lifeline = Lifeline(self._parent_went) if with_parent else None
         self._instance = secrets.token_hex(16)
@@ -117,6 +121,7 @@ class Daemon:
             {"requests": requests, "control": control},
             workers,
             processes,
+            configs=self._configs,
             lookout=self._lookout,
             on_stop=self._stopped.set,
         )
@@ -127,15 +132,18 @@ class Daemon:
             loop.add_signal_handler(number, self._board.give, ShutdownAsked())
         if self._lifeline is not None:
             self._lifeline.hold()
-        # Reload is not offered yet; the default action would leave sockets behind.
-        loop.add_signal_handler(signal.SIGHUP, log.info, line("sighup_ignored"))
+        loop.add_signal_handler(signal.SIGHUP, self._board.give, ReloadAsked(cause="signal"))
         try:
             with LogKeeper(logs):
                 async with asyncio.TaskGroup() as tasks:
-                    clock = tasks.create_task(self._watch_clock())
+                    watches = [
+                        tasks.create_task(self._watch_clock()),
+                        tasks.create_task(self._watch_config()),
+                    ]
                     on_ready(self._ready_sentence())
                     await self._stopped.wait()
-                    clock.cancel()
+                    for watch in watches:
+                        watch.cancel()
             await self._say_farewell()
         finally:
             processes.kill_all()
@@ -191,6 +199,12 @@ class Daemon:
             due_s = time.monotonic() + rest_s
             await asyncio.sleep(rest_s)
             self._lookout.lag.observe(max(0.0, time.monotonic() - due_s))
+
+    async def _watch_config(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if self._configs.has_changed:
+                self._board.give(ReloadAsked(cause="file"))
 
     async def _say_farewell(self) -> None:
         end = time.monotonic() + FAREWELL_S

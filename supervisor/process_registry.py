@@ -53,8 +53,9 @@ class ProcessRegistry:
             self._write()
 
     def close(self) -> None:
-        """Remove the file: nothing of ours is left."""
-        self.path.unlink(missing_ok=True)
+        """Remove the file, unless something of ours is left for the next daemon to sweep."""
+        if not self._entries:
+            self.path.unlink(missing_ok=True)
 
     def sweep(self) -> list[Entry]:
         """Kill what a dead daemon left behind, never a stranger. Returns what was killed."""

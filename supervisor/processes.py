@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -50,16 +50,20 @@ class Processes:
         logs: WorkerLogs,
         instance: str,
         registry: ProcessRegistry,
-        models: Sequence[str] = (),
+        models: Iterable[str] = (),
     ) -> None:
         self._command = list(command)
         self._workers_url = workers_url
         self._logs = logs
         self._instance = instance
         self._registry = registry
-        self._models = tuple(models)
+        self.serve_models(models)
         self.on_exit: Callable[[str, int, int, str], None] = _unheard
         self._live: dict[tuple[str, int], Process] = {}
+
+    def serve_models(self, models: Iterable[str]) -> None:
+        """Say which models are configured now, to the processes started from now on."""
+        self._models = tuple(models)
 
     def start(self, worker: str, epoch: int, *, cpu_share: int) -> int:
         """Start a process and return its pid. Raises OSError.
@@ -131,10 +135,10 @@ class Processes:
         """Kill and reap every process, at the daemon's own unexpected end."""
         for process in list(self._live.values()):
             self.signal(process.worker, process.epoch, "kill")
+            process.watch.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.child.wait(timeout=5)
-            process.watch.close()
-            self._registry.remove(process.child.pid)
+                self._registry.remove(process.child.pid)
         self._live.clear()
 
     def _ended(self, key: tuple[str, int]) -> None:

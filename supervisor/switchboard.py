@@ -12,9 +12,12 @@ from msgspec import structs
 from ..protocol.codec import decode, encode
 from ..protocol.errors import DflashError, ErrorCode, Malformed, Stranger
 from ..protocol.messages import Body, Failed, Header, Measured, Register, Snapshot
+from .config_source import ConfigSource
 from .core.effects import (
+    AdoptConfig,
     Effect,
     Note,
+    ReadConfig,
     SendMetrics,
     SendSnapshot,
     SendToClient,
@@ -66,6 +69,7 @@ class Switchboard:
         worker_door: Door,
         processes: Processes,
         *,
+        configs: ConfigSource,
         lookout: Lookout,
         on_stop: Callable[[], None],
     ) -> None:
@@ -74,6 +78,7 @@ class Switchboard:
         self._worker_door = worker_door
         self._on_stop = on_stop
         self._processes = processes
+        self._configs = configs
         processes.on_exit = self.worker_exited
         self._lookout = lookout
         lookout.send = self._send_to_client
@@ -241,28 +246,39 @@ class Switchboard:
                 self._send_to_client(effect.peer, effect.header, effect.body)
             case SendToWorker():
                 self._send_to_worker(effect)
-            case SendSnapshot():
-                counters = {**effect.snapshot.counters, **self._own_counters()}
-                body = structs.replace(effect.snapshot, counters=counters)
-                frames = encode(Snapshot(id=effect.id), body)
-                self._send_frames(effect.peer, frames)
-            case SendMetrics():
-                doors = {door.name: door.counters for door in self.doors}
-                body = self._lookout.measured(
-                    effect.metrics, doors, self._counters["internal_errors"], self._busy_cpu_s
-                )
-                self._send_frames(effect.peer, encode(Measured(id=effect.id), body))
+            case SendSnapshot() | SendMetrics():
+                self._send_state(effect)
             case StartWatch():
                 self._lookout.start(effect)
             case SpawnProcess():
                 self._spawn(effect)
             case SignalProcess():
                 self._signal(effect)
+            case ReadConfig() | AdoptConfig():
+                self._configure(effect)
             case Note():
                 self._lookout.note(effect.name, effect.fields)
             case StopServing():
                 self._lookout.end()
                 self._on_stop()
+
+    def _send_state(self, effect: SendSnapshot | SendMetrics) -> None:
+        if isinstance(effect, SendSnapshot):
+            counters = {**effect.snapshot.counters, **self._own_counters()}
+            body = structs.replace(effect.snapshot, counters=counters)
+            self._send_frames(effect.peer, encode(Snapshot(id=effect.id), body))
+            return
+        doors = {door.name: door.counters for door in self.doors}
+        errors = self._counters["internal_errors"]
+        measured = self._lookout.measured(effect.metrics, doors, errors, self._busy_cpu_s)
+        self._send_frames(effect.peer, encode(Measured(id=effect.id), measured))
+
+    def _configure(self, effect: ReadConfig | AdoptConfig) -> None:
+        if isinstance(effect, ReadConfig):
+            self._configs.read(effect, self.give)
+        else:
+            self._configs.adopt(effect.config)
+            self._processes.serve_models(self._configs.current.models)
 
     def _send_to_client(self, peer: Peer, header: Header, body: bytes | Body = b"") -> None:
         self._send_frames(peer, encode(header, body))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+from io import FileIO
 from pathlib import Path
 from typing import final
 from urllib.parse import quote
@@ -27,11 +28,6 @@ TAIL_LINES = 8
 def log_path(log_dir: Path, worker: str) -> Path:
     """Where a worker's log is; a name with slashes stays one file."""
     return log_dir / f"{quote(worker, safe='')}.log"
-
-
-def older(path: Path) -> Path:
-    """Where what was cut off a log is kept."""
-    return path.with_name(path.name + ".1")
 
 
 class Extent(Struct, frozen=True):
@@ -55,10 +51,11 @@ class WorkerLog:
         self.path = path
         self.lost_bytes = 0
         """Bytes that were cut off without a copy: a worker outran us, or the disk is full."""
-        self._older = older(path)
+        self.older = path.with_name(path.name + ".1")
+        """What was cut off."""
         self._aside = path.with_name(path.name + ".new")
         self._lock = threading.Lock()
-        older_bytes = size_of(self._older)
+        older_bytes = size_of(self.older)
         self._extent = Extent(0, older_bytes, older_bytes)
         self._started_at = self._extent.middle
 
@@ -76,7 +73,7 @@ class WorkerLog:
     @property
     def older_bytes(self) -> int:
         """Size of what was put aside."""
-        return size_of(self._older)
+        return size_of(self.older)
 
     def open(self) -> int:
         """Open for a new process and return the descriptor. Raises OSError."""
@@ -95,7 +92,7 @@ class WorkerLog:
             position = max(position, extent.begin)
             data = b""
             if position < extent.end:
-                data = read_at(self._older, position - extent.begin, limit)
+                data = read_at(self.older, position - extent.begin, limit)
             if not data:  # behind it, or it was removed
                 position = max(position, extent.middle)
             if position + len(data) >= extent.middle:
@@ -119,13 +116,13 @@ class WorkerLog:
         try:
             with (
                 self.path.open("r+b", buffering=0) as file,
-                self._aside.open("wb", buffering=0) as copy,
+                created(self._aside) as copy,
             ):
                 end = caught_up(file.fileno(), copy.fileno(), end, BLOCK_BYTES)
                 with self._lock:
                     end = caught_up(file.fileno(), copy.fileno(), end, 0)
                     self._truncate(file.fileno(), kept=(begin, end))
-                    self._aside.replace(self._older)
+                    self._aside.replace(self.older)
         except OSError:
             self._aside.unlink(missing_ok=True)
             self.drop()
@@ -133,24 +130,34 @@ class WorkerLog:
 
     def shorten(self, keep_bytes: int) -> None:
         """Keep the end of an older file that a flood made longer than that. Raises OSError."""
-        begin = max(0, size_of(self._older) - keep_bytes)
+        begin = max(0, size_of(self.older) - keep_bytes)
         try:
-            with self._older.open("rb") as file, self._aside.open("wb", buffering=0) as copy:
+            with self.older.open("rb") as file, created(self._aside) as copy:
                 _ = copied(file.fileno(), copy.fileno(), begin)
             with self._lock:
-                self._aside.replace(self._older)
+                self._aside.replace(self.older)
                 extent = self._extent
                 self._extent = Extent(extent.begin + begin, extent.end, extent.middle)
         except OSError:
             self._aside.unlink(missing_ok=True)
-            self._older.unlink(missing_ok=True)
+            self.older.unlink(missing_ok=True)
             raise
 
     def drop(self) -> None:
         """Empty the log without a copy. Raises OSError."""
         with self._lock, self.path.open("r+b", buffering=0) as file:
-            self._older.unlink(missing_ok=True)
+            self.older.unlink(missing_ok=True)
             self._truncate(file.fileno(), kept=(0, 0))
+
+    def remove(self, path: Path) -> None:
+        """Remove one of the files of a worker that does not run. Raises OSError."""
+        with self._lock:
+            extent, size = self._extent, size_of(self.path)
+            path.unlink(missing_ok=True)
+            if path == self.older:
+                self._extent = Extent(extent.middle, extent.middle, extent.middle)
+            else:
+                self._extent = Extent(extent.begin, extent.end, extent.middle + size)
 
     def _truncate(self, descriptor: int, kept: tuple[int, int]) -> None:
         size = os.fstat(descriptor).st_size
@@ -159,6 +166,12 @@ class WorkerLog:
         begin, end = kept
         self.lost_bytes += size - end
         self._extent = Extent(origin + begin, origin + end, origin + size)
+
+
+def created(path: Path) -> FileIO:
+    """An empty file that only we can read. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    return FileIO(os.open(path, flags, 0o600), "wb")
 
 
 def size_of(path: Path) -> int:

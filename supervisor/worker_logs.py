@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from pathlib import Path
 from typing import final
 
-from .worker_log import WorkerLog, log_path, older, size_of
+from .worker_log import WorkerLog, log_path, size_of
 
 LOOK_S = 0.25
 """Between two looks at logs that hardly grow."""
@@ -32,7 +33,7 @@ class WorkerLogs:
         self._sizes: dict[str, int] = {}
         self._lock = threading.Lock()
         self._error = ""
-        self._errors: list[str] = []
+        self._errors: deque[str] = deque()
 
     def of(self, worker: str) -> WorkerLog:
         """A worker's log, whether or not it has written one."""
@@ -45,10 +46,11 @@ class WorkerLogs:
 
         Where nothing can be written the process runs without a log, and :meth:`new_errors` tells.
         """
+        log = self.of(worker)  # before the other thread may look for it
         with self._lock:
             self._live[worker] = self._live.get(worker, 0) + 1
         try:
-            return self.of(worker).open()
+            return log.open()
         except OSError as error:
             self._failed(error)
             return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
@@ -67,8 +69,7 @@ class WorkerLogs:
 
     def new_errors(self) -> list[str]:
         """What went wrong since the last call, each trouble once until it is over."""
-        errors, self._errors = self._errors, []
-        return errors
+        return [self._errors.popleft() for _ in range(len(self._errors))]
 
     def keep(self) -> float:
         """Bound all logs now; the seconds until they should be looked at again."""
@@ -112,16 +113,22 @@ class WorkerLogs:
         """Remove logs of workers that do not run, longest unwritten first, down to the limit."""
         with os.scandir(self._log_dir) as entries:
             found = {Path(e.path): e.stat() for e in entries if e.is_file(follow_symlinks=False)}
+        known = {path: log for log in list(self._logs.values()) for path in (log.path, log.older)}
         with self._lock:
-            paths = [log_path(self._log_dir, worker) for worker in self._live]
-            kept = {*paths, *map(older, paths)}
+            kept = {path for path, log in known.items() if log in self._live_logs()}
             idle = sorted((s.st_mtime, s.st_size, p) for p, s in found.items() if p not in kept)
             total = sum(size for _, size, _ in idle)
             for _, size, path in idle:
                 if total <= limit_bytes:
                     return
-                path.unlink(missing_ok=True)
+                if path in known:
+                    known[path].remove(path)
+                else:
+                    path.unlink(missing_ok=True)
                 total -= size
+
+    def _live_logs(self) -> list[WorkerLog]:
+        return [self._logs[worker] for worker in self._live]
 
     def _can_write(self) -> bool:
         probe = self._log_dir / ".probe"

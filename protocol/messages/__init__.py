@@ -33,6 +33,7 @@ from .kinds import (
     ToWorker,
 )
 from .model import CacheBody, CacheSettings, LoadBody, LoadedBody
+from .reload import ConfigBody, KeyChange, ModelChange, Reload, ReloadBody, Reloaded
 from .requests import AddCredit, Cancel, Generate, Hello
 from .status import ModelStatus, SnapshotBody, WorkerStatus
 from .watching import (
@@ -79,6 +80,7 @@ __all__ = [
     "Chunk",
     "ChunkBody",
     "ClearCache",
+    "ConfigBody",
     "Count",
     "Credit",
     "Done",
@@ -95,6 +97,7 @@ __all__ = [
     "Happened",
     "Header",
     "Hello",
+    "KeyChange",
     "Load",
     "LoadBody",
     "LoadFailed",
@@ -109,6 +112,7 @@ __all__ = [
     "Metrics",
     "MetricsBody",
     "Milliseconds",
+    "ModelChange",
     "ModelStatus",
     "Name",
     "Ping",
@@ -117,6 +121,9 @@ __all__ = [
     "ReadCache",
     "Register",
     "Registered",
+    "Reload",
+    "ReloadBody",
+    "Reloaded",
     "Report",
     "RequestId",
     "Retire",

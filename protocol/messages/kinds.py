@@ -7,6 +7,7 @@ from .base import Body, Header
 from .control import ClearCache, ReadCache, Retire, Shutdown, Spawn, Status
 from .generation import ChunkBody, DoneBody, GenerateBody
 from .model import CacheBody, LoadBody, LoadedBody
+from .reload import ConfigBody, Reload, ReloadBody, Reloaded
 from .requests import AddCredit, Cancel, Generate, Hello
 from .status import SnapshotBody
 from .watching import (
@@ -43,6 +44,7 @@ FromControl = (
     | Retire
     | ReadCache
     | ClearCache
+    | Reload
     | Subscribe
     | Logs
     | Metrics
@@ -58,6 +60,7 @@ ToClient = (
     | Failed
     | Snapshot
     | CacheState
+    | Reloaded
     | Event
     | Happened
     | LogPart
@@ -76,6 +79,8 @@ BODY_OF: dict[type[Header], type[Body]] = {
     Done: DoneBody,
     Snapshot: SnapshotBody,
     CacheState: CacheBody,
+    Reload: ConfigBody,
+    Reloaded: ReloadBody,
     Happened: EventBody,
     LogPart: LogBody,
     Measured: MetricsBody,
@@ -85,5 +90,5 @@ BODY_OF: dict[type[Header], type[Body]] = {
 }
 """The kinds that carry a body; every other kind has an empty body frame."""
 
-BODY_MAY_BE_EMPTY = frozenset[type[Header]]({Done})
+BODY_MAY_BE_EMPTY = frozenset[type[Header]]({Done, Reload})
 """Kinds of :data:`BODY_OF` whose body is left out in some uses."""

@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_lifecycle(commands)
+    add_config(commands)
     add_looks(commands)
     add_watch(commands)
     add_cache(commands)
@@ -66,6 +67,24 @@ def add_lifecycle(commands: Commands) -> None:
     retire.add_argument("--now", action="store_true", help="fail its running requests")
     shutdown = commands.add_parser("shutdown", help="stop the daemon")
     shutdown.add_argument("--now", action="store_true", help="do not wait for running requests")
+
+
+def add_config(commands: Commands) -> None:
+    """Reload, config check, config schema."""
+    reload = commands.add_parser("reload", help="have the daemon read its configuration again")
+    reload.add_argument("--dry-run", action="store_true", help="only say what would change")
+    config = commands.add_parser(
+        "config", help="check a configuration file, or describe the format"
+    )
+    actions = config.add_subparsers(dest="action", required=True, metavar="ACTION")
+    check = actions.add_parser("check", help="say whether a file can be used; needs no daemon")
+    check.add_argument("file", type=Path, metavar="FILE")
+    check.add_argument(
+        "--diff", action="store_true", help="ask the running daemon what the file would change"
+    )
+    actions.add_parser("schema", help="print the format's JSON Schema")
+    for command in (reload, check):
+        command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def add_looks(commands: Commands) -> None:

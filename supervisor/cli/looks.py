@@ -11,8 +11,8 @@ import msgspec
 from msgspec import structs
 
 from ...protocol.messages import ModelStatus, SnapshotBody, WorkerStatus
+from ..exit_statuses import EXIT_OK
 from .connection import connected
-from .exits import EXIT_OK
 from .screen import amount, table
 
 

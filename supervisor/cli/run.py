@@ -12,13 +12,16 @@ from pathlib import Path
 from types import ModuleType
 
 from ...protocol.errors import DflashError
+from ..exit_statuses import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NO_DAEMON
 from .arguments import parser
-from .exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NO_DAEMON, NoDaemon, sentence_of, status_of
+from .exits import NoDaemon, sentence_of, status_of
 
 _HOMES = {
     "spawn": "lifecycle",
     "retire": "lifecycle",
     "shutdown": "lifecycle",
+    "reload": "config",
+    "config": "config",
     "status": "looks",
     "models": "looks",
     "events": "watch",

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ...protocol.messages import Body, Header, Logs, MetricsBody, SnapshotBody, Subscribe
+from ..config import Config
 from .events import Peer
 
 
@@ -15,7 +16,7 @@ class SendToClient(Struct, frozen=True, kw_only=True):
 
     peer: Peer
     header: Header
-    body: bytes = b""
+    body: bytes | Body = b""
 
 
 class SendSnapshot(Struct, frozen=True, kw_only=True):
@@ -70,6 +71,22 @@ class SignalProcess(Struct, frozen=True, kw_only=True):
     signal: Literal["terminate", "kill"]
 
 
+class ReadConfig(Struct, frozen=True, kw_only=True):
+    """Read the configuration file, or look at the text in ``body``; answered by ConfigRead or
+    ConfigRefused with the same ``n``. After a ``dry_run`` a change of the file is still news.
+    """
+
+    n: int
+    dry_run: bool = False
+    body: bytes = b""
+
+
+class AdoptConfig(Struct, frozen=True, kw_only=True):
+    """This configuration is in effect now."""
+
+    config: Config
+
+
 class Note(Struct, frozen=True, kw_only=True):
     """Write down that something worth knowing happened."""
 
@@ -89,6 +106,8 @@ Effect = (
     | SendToWorker
     | SpawnProcess
     | SignalProcess
+    | ReadConfig
+    | AdoptConfig
     | Note
     | StopServing
 )

@@ -80,6 +80,7 @@ def lose(s: State, worker: Worker, now: float, cause: Cause, reason: str) -> Non
     ending.fail_active(s, worker, ErrorCode.worker_lost, f"the worker of this model {reason}")
     s.emit(SignalProcess(worker=worker.name, epoch=worker.epoch, signal="kill"))
     s.counters["workers_killed"] += 1
+    worker.kills += 1
     vacancy.go_along(s, worker)
     until = now + s.limits.kill_timeout_s
     s.enter(worker, WorkerState.lost, until, cause=cause, reason=reason)
@@ -93,6 +94,7 @@ def unreachable(s: State, worker: Worker, now: float) -> None:
 
 def kill_again(s: State, worker: Worker, now: float) -> None:
     """Repeat the kill of a lost worker that is still there."""
+    worker.kills += 1
     s.emit(SignalProcess(worker=worker.name, epoch=worker.epoch, signal="kill"))
     s.enter(worker, WorkerState.lost, now + s.limits.kill_timeout_s)
 

@@ -44,7 +44,7 @@ def refusal(s: State, header: Generate, body: bytes, now: float) -> Failed | Non
     if s.shutdown_level:
         return failed(header, ErrorCode.shutting_down, "the daemon is stopping", retryable=True)
     model = s.models.get(header.model)
-    if model is None:
+    if model is None or model.removed:
         return failed(header, ErrorCode.not_found, unknown_model(s, header.model))
     return refusal_of_model(s, header, now) or refusal_of_queue(s, header, len(body))
 
@@ -120,10 +120,18 @@ def failed(
 
 def unknown_model(s: State, name: str) -> str:
     """The sentence for a model nobody configured."""
-    close = get_close_matches(name, s.models, n=1)
+    if name in s.models:
+        return removed_sentence(name)
+    served = [model.name for model in s.models.values() if not model.removed]
+    close = get_close_matches(name, served, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
-    known = ", ".join(list(s.models)[:20]) or "none"
+    known = ", ".join(served[:20]) or "none"
     return f"no model {name} is configured{hint} (configured: {known})"
+
+
+def removed_sentence(name: str) -> str:
+    """The sentence for a model that is only there until its last requests are done."""
+    return f"model {name} was removed from the configuration"
 
 
 def fatal_sentence(name: str, reason: str) -> str:

@@ -23,6 +23,7 @@ from ...protocol.messages import (
     Progress,
     ReadCache,
     Register,
+    Reload,
     Retire,
     Shutdown,
     Spawn,
@@ -41,7 +42,9 @@ from . import (
     health,
     intake,
     load_failure,
+    reading,
     relay,
+    reload,
     residency,
     shutdown,
     starting,
@@ -53,10 +56,13 @@ from .events import (
     ClientOverflowed,
     ClientSent,
     ClientVanished,
+    ConfigRead,
+    ConfigRefused,
     Event,
     Peer,
     ProcessStarted,
     ProcessStartFailed,
+    ReloadAsked,
     ShutdownAsked,
     TimePassed,
     WorkerExited,
@@ -88,6 +94,7 @@ class Core:
         self._route(event, now)
         while s.touched:
             self._settle(now)
+            reload.conclude(s)
             admission.consider(s, now)
         if s.shutdown_level and not s.stopped_serving:
             self._finish_shutdown()
@@ -123,8 +130,19 @@ class Core:
                 intake.overflowed(s, event, now)
             case ShutdownAsked():
                 shutdown.shut_down(s, now, min(3, s.shutdown_level + 1))
+            case ReloadAsked() | ConfigRead() | ConfigRefused():
+                self._config_event(event, now)
             case ProcessStarted() | ProcessStartFailed() | WorkerExited() | WorkerUnreachable():
                 self._process_event(event, now)
+
+    def _config_event(self, event: ReloadAsked | ConfigRead | ConfigRefused, now: float) -> None:
+        match event:
+            case ReloadAsked():
+                reading.asked(self.state, event, now)
+            case ConfigRead():
+                reading.read(self.state, event, now)
+            case ConfigRefused():
+                reading.refused(self.state, event, now)
 
     def _process_event(
         self,
@@ -189,6 +207,8 @@ class Core:
                 self._look(peer, header, now)
             case Spawn() | Retire() | ReadCache() | ClearCache() | Shutdown():
                 commands.command(s, peer, header, now)
+            case Reload():
+                commands.reload(s, peer, header, event.body, now)
             case _:
                 s.counters["client_protocol_errors"] += 1
 
@@ -221,7 +241,9 @@ class Core:
 
     def _finish_shutdown(self) -> None:
         s = self.state
-        if all(worker.state in WITHOUT_PROCESS for worker in s.workers.values()):
+        if shutdown.is_over(s):
             s.stopped_serving = True
             s.complete_commands(s.shutdowns)
             s.emit(StopServing())
+        else:
+            shutdown.tell(s)

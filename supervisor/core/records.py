@@ -143,10 +143,22 @@ class Question(Command):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
+class Reading:
+    """The configuration is to be read again, for all who ask the same; ``n`` once it has begun."""
+
+    dry_run: bool
+    body: bytes
+    commands: list[Command] = field(default_factory=list[Command])
+    n: int = 0
+    due_at: float | None = None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class Model:
     """One configured model: where it is, who waits for it, and what is known of it.
 
-    ``worker`` names its slot. ``leaving`` is the serial of the last request that is still served
+    ``worker`` names its slot. ``removed``: no request may come any more. ``going`` says why it has
+    to leave. ``leaving`` is the serial of the last request that is still served
     before the model goes; None: it stays. ``ordered``: its worker was told to load it.
     """
 
@@ -161,6 +173,8 @@ class Model:
     spawns: list[Command] = field(default_factory=list[Command])
     retires: list[Command] = field(default_factory=list[Command])
     leaving: int | None = None
+    going: str = ""
+    removed: bool = False
     ordered: bool = False
     loaded: LoadedBody | None = None
     shared_bytes: int = 0
@@ -200,6 +214,7 @@ class Worker:
     active: dict[bytes, Request] = field(default_factory=dict[bytes, Request])
     questions: dict[bytes, Question] = field(default_factory=dict[bytes, Question])
     stop_step: StopStep = StopStep.polite
+    kills: int = 0
     failures: list[float] = field(default_factory=list[float])
     restarts: int = 0
     spawned_at: float = 0.0

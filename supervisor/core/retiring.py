@@ -61,7 +61,8 @@ def is_drained(s: State, model: Model) -> bool:
 def drain_expired(s: State, model: Model, now: float) -> None:
     """Fail what a draining model did not finish in time, and take it out."""
     code = ErrorCode.shutting_down if s.shutdown_level else ErrorCode.cancelled
-    reason = f"{STOPPING if s.shutdown_level else RETIRED}, and its time to finish is over"
+    why = STOPPING if s.shutdown_level else model.going or RETIRED
+    reason = f"{why}, and its time to finish is over"
     for request in list(model.queue.values()):
         if request.serial <= (model.leaving or 0):
             ending.fail(s, request, now, code, reason, retryable=True)

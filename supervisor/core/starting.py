@@ -15,6 +15,7 @@ def spawn(s: State, worker: Worker, now: float) -> None:
     s.last_epoch += 1
     worker.epoch = s.last_epoch
     worker.pid = None
+    worker.kills = 0
     worker.connected = False
     worker.ready_at = None
     worker.spawned_at = now

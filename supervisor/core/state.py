@@ -18,6 +18,7 @@ from .records import (
     SENTENCE_CHARACTERS,
     Command,
     Model,
+    Reading,
     Request,
     Residency,
     Worker,
@@ -42,7 +43,8 @@ class State:
     """Everything the supervisor knows. One owner: :class:`~.machine.Core`.
 
     ``touched`` are workers to be settled at the end of this event, ``callers`` the absent models
-    that may be wanted, oldest call first.
+    that may be wanted, oldest call first. ``changing`` are models that move or go as soon as they
+    are in no process. Of ``readings`` the first has begun.
     """
 
     limits: Limits
@@ -53,10 +55,14 @@ class State:
     effects: list[Effect] = field(default_factory=list[Effect])
     touched: dict[str, None] = field(default_factory=dict[str, None])
     callers: dict[str, None] = field(default_factory=dict[str, None])
+    changing: dict[str, None] = field(default_factory=dict[str, None])
+    readings: list[Reading] = field(default_factory=list[Reading])
+    last_reading: int = 0
     counters: Counter[str] = field(default_factory=Counter[str])
     metrics: Metrics = field(default_factory=Metrics)
     shutdowns: list[Command] = field(default_factory=list[Command])
     shutdown_level: int = 0
+    shutdown_told: str = ""
     stopped_serving: bool = False
     last_epoch: int = 0
     last_serial: int = 0
@@ -87,7 +93,7 @@ class State:
         """Add one effect to this event's answer."""
         self.effects.append(effect)
 
-    def tell(self, peer: Peer, header: Header, body: bytes = b"") -> None:
+    def tell(self, peer: Peer, header: Header, body: bytes | messages.Body = b"") -> None:
         """Send a message to a client."""
         self.effects.append(SendToClient(peer=peer, header=header, body=body))
 
@@ -151,6 +157,8 @@ class State:
         """The lists of commands that wait for their end."""
         for model in self.models.values():
             yield from (model.spawns, model.retires)
+        for reading in self.readings:
+            yield reading.commands
         yield self.shutdowns
 
     def fail_commands(

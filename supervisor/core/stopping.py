@@ -43,6 +43,7 @@ def kill(s: State, worker: Worker, now: float) -> None:
     """Ask no more. Repeated while the process is there: a kernel may take its time."""
     vacancy.go_along(s, worker)
     worker.stop_step = StopStep.kill
+    worker.kills += 1
     s.counters["workers_killed"] += 1
     s.emit(SignalProcess(worker=worker.name, epoch=worker.epoch, signal="kill"))
     until = now + s.limits.kill_timeout_s

@@ -6,7 +6,7 @@ from math import inf
 
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import Accepted
-from . import announcing, commands, ending, failure, health, retiring, stopping
+from . import announcing, commands, ending, failure, health, reading, retiring, stopping
 from .records import Cause, Model, Phase, Request, Residency, Worker, WorkerState
 from .state import State
 
@@ -34,6 +34,7 @@ def passed(s: State, now: float) -> None:
     for model in s.models.values():
         if model.deadline is not None and model.deadline <= now:
             model_expired(s, model, now)
+    reading.expired(s, now)
 
 
 def forgive(s: State, gap_s: float) -> None:
@@ -51,6 +52,9 @@ def forgive(s: State, gap_s: float) -> None:
     for model in s.models.values():
         if model.deadline is not None and model.state is not Residency.backoff:
             model.deadline += gap_s
+    for asked in s.readings:
+        if asked.due_at is not None:
+            asked.due_at += gap_s
 
 
 def worker_expired(s: State, worker: Worker, now: float) -> None:
@@ -137,7 +141,7 @@ def keep_alive(s: State, request: Request, now: float) -> None:
 
 def next_deadline(s: State) -> float:
     """The earliest moment at which time alone changes anything."""
-    moments = [inf]
+    moments = [reading.due_at(s)]
     moments += (m.deadline for m in s.models.values() if m.deadline is not None)
     for worker in s.workers.values():
         moments += (

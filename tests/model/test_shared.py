@@ -38,7 +38,7 @@ class Host:
         self.engine = MlxEngine(self.guard)
 
     def load(self, name: str, target: Path, draft: Path | None = None, **fields: Any) -> MlxModel:
-        given = {"cache": CacheSettings(enabled=False)} | fields
+        given: dict[str, Any] = {"cache": CacheSettings(enabled=False)} | fields
         configured = LoadBody(target=str(target), draft=str(draft) if draft else None, **given)
         model = self.engine.load(name, configured, lambda *_: None)
         assert isinstance(model, MlxModel)

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from dflashd.supervisor import log
-from dflashd.supervisor.config import load
 from dflashd.supervisor.serve import run
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
@@ -14,4 +13,4 @@ FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 if __name__ == "__main__":
     log.configure()
     command = (sys.executable, "-P", str(FAKE_WORKER))
-    sys.exit(run(load(Path(sys.argv[1])), worker_command=command))
+    sys.exit(run(Path(sys.argv[1]), worker_command=command))

@@ -122,7 +122,7 @@ def test_kinds_of_names_a_direction() -> None:
     """The names of a direction's kinds can be asked for."""
     assert kinds_of(ToClient) == (
         "accepted", "cache_state", "chunk", "done", "event", "failed", "happened", "log_part",
-            "measured", "snapshot", "welcome",
+            "measured", "reloaded", "snapshot", "welcome",
     )  # fmt: skip
 
 

@@ -18,6 +18,8 @@ from dflashd.protocol.messages import (
     Generate,
     Header,
     ReadCache,
+    Reload,
+    Reloaded,
     Retire,
     Shutdown,
     Spawn,
@@ -82,11 +84,11 @@ class Clients:
                 assert asked.leased, "a chunk of a request that waits"
                 assert header.seq == asked.seq, "a gap, or a chunk twice"
                 asked.seq += 1
-            case Done() | Failed() | CacheState():
+            case Done() | Failed() | CacheState() | Reloaded():
                 end = str(header.code) if isinstance(header, Failed) else "done"
                 self.seen.add(f"{asked.what}:{end}")
                 self.answered(peer, id)
-            case Accepted():
+            case Accepted() if asked.what == "generate":
                 assert (header.position == 0) == asked.leased, "told other than leased"
             case _:
                 pass
@@ -187,6 +189,11 @@ class Clients:
         own = [id for id, asked in self.open.items() if asked.peer == self.owner]
         if own:
             self._send(self.owner, Cancel(id=self._chance.choice(own)))
+
+    def ask_reload(self, *, dry_run: bool) -> None:
+        """Ask for the configuration to be read again, or what that would change."""
+        id = self._ask(self.owner, "reload")
+        self._send(self.owner, Reload(id=id, dry_run=dry_run))
 
     def ask_shutdown(self) -> None:
         """Command the daemon's end."""

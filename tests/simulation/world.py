@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from dflashd.protocol.messages import Reloaded
 from dflashd.supervisor.core.effects import (
+    AdoptConfig,
     Effect,
+    ReadConfig,
     SendSnapshot,
     SendToClient,
     SendToWorker,
@@ -20,13 +23,19 @@ from dflashd.supervisor.core.snapshot import Identity
 from dflashd.supervisor.core.state import State
 
 from .clients import Clients
+from .configurations import Configurations
 from .faults import Faults
 from .invariants import Invariants
 from .processes import Processes
 from .script import Step
 from .setting import LIMITS, sections
 
-QUIET = {"let_time_pass": 6.0, "process_moves": 24.0, "client_reads": 5.0}
+QUIET = {
+    "let_time_pass": 6.0,
+    "process_moves": 24.0,
+    "client_reads": 5.0,
+    "finish_reading": 2.0,
+}
 """What goes on by itself, and how often: it ends whatever was begun."""
 
 LOUD = {
@@ -40,6 +49,9 @@ LOUD = {
     "retire": 0.5,
     "ask_cache": 0.7,
     "cancel_command": 0.2,
+    "edit": 0.5,
+    "reload": 0.5,
+    "read_stale": 0.05,
     "vanish": 0.4,
     "overflow": 0.1,
     "crash": 0.6,
@@ -67,9 +79,10 @@ class World:
         self.core = Core(LIMITS, sections(), identity, core_chance.random)
         self.clients = Clients(self)
         self.processes = Processes(self)
+        self.configurations = Configurations(self)
         self.invariants = Invariants(self)
         faults = Faults(self)
-        parts = (self, self.clients, self.processes, faults)
+        parts = (self, self.clients, self.processes, self.configurations, faults)
         self.actions: dict[str, Callable[[], None]] = {
             name: getattr(part, name)
             for part in parts
@@ -94,20 +107,28 @@ class World:
         for effect in self.core.handle(event, self.now):
             self.obey(effect)
         self.invariants.check(event)
+        self.configurations.check()
 
     def obey(self, effect: Effect) -> None:
         """Let the world react to one effect, checking what may be checked at once."""
         match effect:
             case SendToClient():
                 self.clients.hear(effect.peer, effect.header)
+                if isinstance(effect.header, Reloaded):
+                    self.configurations.told(effect.body)
             case SendSnapshot():
                 self.clients.answered(effect.peer, effect.id)
             case SendToWorker():
                 self.processes.hear(effect.worker, effect.epoch, effect.header)
+                self.configurations.ordered(effect)
             case SpawnProcess():
                 self.processes.begin(effect.worker, effect.epoch)
             case SignalProcess():
                 self.processes.signalled(effect.worker, effect.epoch, effect.signal)
+            case ReadConfig():
+                self.configurations.begin(effect)
+            case AdoptConfig():
+                self.configurations.adopt(effect)
             case StopServing():
                 self.stopped = True
             case _:

@@ -11,7 +11,7 @@ import pytest
 from dflashd.protocol.messages import LogBody, LogPart
 from dflashd.supervisor import worker_log
 from dflashd.supervisor.feed import LogFeed
-from dflashd.supervisor.worker_log import WorkerLog, older
+from dflashd.supervisor.worker_log import WorkerLog
 from dflashd.supervisor.worker_logs import WorkerLogs
 
 
@@ -46,7 +46,7 @@ def test_the_last_lines_are_found_across_both_files(
     written(log, "".join(texts[:1500]).encode())
     log.cut(10**6)
     written(log, "".join(texts[1500:]).encode())
-    assert older(log.path).stat().st_size > 0
+    assert log.older.stat().st_size > 0
     expected = "".join(texts[max(0, 2000 - lines) :]) if lines else ""
     assert whole(LogFeed(log, lines, follow=False)) == (expected.encode(), 0)
 
@@ -88,7 +88,7 @@ def test_what_a_flood_put_aside_is_shortened(tmp_path: Path) -> None:
     feed = LogFeed(log, 0, follow=True)
     position = log.end
     logs.keep()
-    assert older(log.path).stat().st_size == 500
+    assert log.older.stat().st_size == 500
     assert (log.end, log.begin) == (position, position - 503)
     assert log.read(position - 6, 99) == (position - 6, b"abcdef")
     assert whole(feed) == (b"", 0)
@@ -131,7 +131,7 @@ def test_a_full_disk_empties_the_log_and_is_told_once(
     logs.keep()
     os.write(descriptor, b"y" * 800)
     logs.keep()
-    assert older(tmp_path / "a.log").read_bytes() == b"y" * 500
+    assert (tmp_path / "a.log.1").read_bytes() == b"y" * 500
     os.close(descriptor)
 
 
@@ -142,6 +142,22 @@ def test_a_log_that_cannot_be_opened_keeps_no_worker_down(tmp_path: Path) -> Non
     assert os.write(descriptor, b"goes nowhere") == 12
     assert "missing" in logs.new_errors()[0]
     assert logs.of("a").tail() == ""
+    os.close(descriptor)
+
+
+def test_a_follower_of_a_removed_log_sees_the_next_from_its_beginning(tmp_path: Path) -> None:
+    """When a stopped worker's log goes to make room, its next one is followed from byte one."""
+    logs = WorkerLogs(tmp_path, worker_bytes=1000, all_bytes=1000)
+    os.close(logs.open("a"))
+    written(logs.of("a"), b"x" * 900)
+    feed = LogFeed(logs.of("a"), 0, follow=True)
+    logs.ended("a")
+    descriptor = logs.open("b")
+    logs.keep()
+    assert not (tmp_path / "a.log").exists()
+    os.close(logs.open("a"))
+    written(logs.of("a"), b"anew\n")
+    assert whole(feed) == (b"anew\n", 0)
     os.close(descriptor)
 
 
