@@ -13,12 +13,9 @@ from ..protocol.codec import Message
 from .dispatch import dispatch
 from .effects import Effects
 from .engine import Engine
-from .lifeline import Watchdog
+from .lifeline import HANG_S, Watchdog
 from .log import line, log
 from .loop import SLOW_CONSUMER_S, Loop, Pulse
-
-HANG_S = 900.0
-"""No single step, nor the silence between two progress calls of a load, takes this long."""
 
 Command = Callable[[Loop, float], None]
 """Carried out on the engine's thread: gets the loop, and the seconds it has waited for that."""

@@ -18,6 +18,9 @@ from collections.abc import Callable
 
 from .log import line, log
 
+HANG_S = 900.0
+"""No single step, nor the silence between two progress calls of a load, takes this long."""
+
 _PR_SET_PDEATHSIG = 1
 _STDIN = 0
 _ORPHANED = 1
