@@ -52,6 +52,11 @@ FLUSH_S = 0.01
 FAREWELL_S = 1.0
 """How long last messages may take to leave when the daemon stops."""
 
+LAST_READ_S = 0.1
+"""Time for clients to read their last messages: ZeroMQ drops at their side what is unread when
+the connection goes.
+"""
+
 
 @final
 class Daemon:
@@ -212,6 +217,7 @@ class Daemon:
         while self._board.is_behind and time.monotonic() < end:
             self._board.flush()
             await asyncio.sleep(FLUSH_S)
+        await asyncio.sleep(LAST_READ_S)
 
 
 @contextlib.contextmanager

@@ -17,8 +17,18 @@ Fate = Literal["kept", "adjusted", "replaced", "removed", "added"]
 WORKER_KEYS = frozenset({*LoadBody.__struct_fields__, "group"})
 """Keys of a model that its worker was given or was chosen by: another value needs another load."""
 
-RESTART_KEYS = ("runtime_dir", "state_dir", "memory_share", "memory_bytes", "worker_hang_s")
-"""Keys of ``[daemon]`` that are fixed while it runs: where sockets and logs are, the pool."""
+RESTART_KEYS = (
+    "runtime_dir",
+    "state_dir",
+    "memory_share",
+    "memory_bytes",
+    "events_kept",
+    "watchers",
+    "log_bytes_per_worker",
+    "log_bytes",
+    "worker_hang_s",
+)
+"""Keys of ``[daemon]`` that are fixed while it runs: directories, the pool, what is kept."""
 
 UNSET = "unset"
 

@@ -7,9 +7,9 @@ import sys
 from datetime import datetime
 
 from ...protocol.messages import EventBody, MetricFamily, MetricSample
+from ..exit_statuses import EXIT_OK
 from ..log import line_of
 from .connection import connected
-from .exits import EXIT_OK
 from .looks import write_json
 from .screen import shown, table
 

@@ -99,7 +99,7 @@ def note(s: State, event: ConfigRead) -> None:
     s.note("config_reloaded", source=event.source, kept=len(plan.of("kept")), **fields)
     if plan.restart:
         keys = " ".join(change.key for change in plan.restart)
-        s.note("config_needs_restart", keys=keys)
+        s.note("config_keys_ignored", keys=keys)
 
 
 def add(s: State, name: str, section: ModelSection) -> None:

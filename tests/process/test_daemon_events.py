@@ -187,7 +187,7 @@ def test_events_on_the_command_line(make_daemon: MakeDaemon) -> None:
         pass
     ctl(daemon, "shutdown")
     _, errors = follower.communicate(timeout=10)
-    assert follower.returncode == 1
+    assert follower.returncode == 1, errors
     assert "stopping" in errors
 
 

@@ -138,7 +138,9 @@ def test_metrics_on_the_command_line(make_daemon: MakeDaemon) -> None:
     """dflashctl metrics prints a table of what there is, or all of it as JSON."""
     daemon = make_daemon({"a": {}})
     ctl(daemon, "generate", "a", "x")
-    table = ctl(daemon, "metrics").stdout
+    shown = ctl(daemon, "metrics")
+    assert shown.returncode == 0, shown.stderr
+    table = shown.stdout
     assert "dflashd_tokens_total{model=a}" in table
     assert "4 times, mean 0.0" in table
     families = json.loads(ctl(daemon, "metrics", "--json").stdout)["families"]

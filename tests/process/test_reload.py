@@ -262,7 +262,7 @@ def test_directories_need_a_restart_and_it_is_said(make_daemon: MakeDaemon) -> N
     assert result.returncode == 0
     assert "NOT in effect: it needs a restart of dflashd" in result.stderr
     assert "state_dir" in result.stderr
-    logged(daemon, "config_needs_restart keys=state_dir")
+    logged(daemon, "config_keys_ignored keys=state_dir")
     assert model(daemon, "a") is not None
 
 
