@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, structs
 from ..protocol import paths
 from ..protocol.messages import Name
 from .http_section import HttpSection
-from .limits import Limits
+from .limits import Duration, Limits
 from .model_section import ModelSection
 
 FilePath = Annotated[str, Meta(pattern=r"^[^\0]+$")]
@@ -41,6 +41,10 @@ class DaemonSection(Limits, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Annotated[int, Meta(ge=2**20)] | None,
         Meta(description="that memory as a number of bytes instead"),
     ] = None
+    worker_hang_s: Annotated[
+        Duration,
+        Meta(description="a worker whose engine stands still for so long ends itself, with stacks"),
+    ] = 900
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -126,6 +126,7 @@ class Daemon:
             logs=logs,
             instance=self._instance,
             registry=registry,
+            hang_s=self._config.daemon.worker_hang_s,
             models=tuple(self._config.models),
         )
         gateway = self._gateway(registry, logs)

@@ -50,6 +50,7 @@ class Processes:
         logs: WorkerLogs,
         instance: str,
         registry: ProcessRegistry,
+        hang_s: float,
         models: Iterable[str] = (),
     ) -> None:
         self._command = list(command)
@@ -57,6 +58,7 @@ class Processes:
         self._logs = logs
         self._instance = instance
         self._registry = registry
+        self._hang_s = hang_s
         self.serve_models(models)
         self.on_exit: Callable[[str, int, int, str], None] = _unheard
         self._live: dict[tuple[str, int], Process] = {}
@@ -170,6 +172,7 @@ class Processes:
             "DFLASHD_SECRET": secret.hex(),
             "DFLASHD_SUPERVISOR_PID": str(os.getpid()),
             "DFLASHD_CPU_SHARE": str(cpu_share),
+            "DFLASHD_HANG_S": str(self._hang_s),
         }
 
 

@@ -26,6 +26,7 @@ RESTART_KEYS = (
     "watchers",
     "log_bytes_per_worker",
     "log_bytes",
+    "worker_hang_s",
 )
 """Keys of ``[daemon]`` that are fixed while it runs: directories, the pool, what is kept."""
 

@@ -15,10 +15,7 @@ from .effects import Effects
 from .engine import Engine
 from .log import line, log
 from .loop import SLOW_CONSUMER_S, Loop, Pulse
-from .watchdog import Watchdog
-
-HANG_S = 900.0
-"""No single step, nor the silence between two progress calls of a load, takes this long."""
+from .watchdog import HANG_S, Watchdog
 
 Command = Callable[[Loop, float], None]
 """Carried out on the engine's thread: gets the loop, and the seconds it has waited for that."""

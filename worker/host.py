@@ -19,13 +19,14 @@ from ..protocol.messages import CacheBody, Generate, LoadBody, LoadedBody
 from .answer import Answer
 from .desk import Desk, HeldRecord, LoadProgress
 from .engine import Engine
-from .engine_thread import HANG_S, EngineThread
+from .engine_thread import EngineThread
 from .failure import detached
 from .imports import make_guest_engine, prepare_blas
 from .loop import SLOW_CONSUMER_S
 from .request import Assignment
 from .settings import LoadOptions, load_body
 from .thread_end import ThreadEnd
+from .watchdog import HANG_S
 
 if TYPE_CHECKING:
     from .guard import Ownership

@@ -49,7 +49,7 @@ def _serve(environment: Environment) -> int:
 
     outbox = Outbox()
     effects = WireEffects(environment.epoch, outbox)
-    engine = EngineThread(make_engine, effects, on_end=outbox.wake)
+    engine = EngineThread(make_engine, effects, on_end=outbox.wake, hang_s=environment.hang_s)
     link = Link(environment, outbox, engine)
     outbox.wake_on_signals()
     signal.signal(signal.SIGTERM, lambda _number, _frame: link.ask_to_stop())

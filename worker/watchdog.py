@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import faulthandler
 
+HANG_S = 900.0
+"""No single step, nor the silence between two progress calls of a load, takes this long."""
+
 
 class Watchdog:
     """Ends the process, with every thread's stack in the log, when ``beat`` stays away too long.

@@ -22,7 +22,9 @@ with Client(pathlib.Path(sys.argv[1]), timeout_s=30) as client:
 def other_client(daemon: DaemonProcess, model: str) -> Generator[subprocess.Popen[str]]:
     """Ask ``model`` from another process, which prints the tokens of each chunk."""
     command = [sys.executable, "-c", CLIENT, str(daemon.runtime_dir), model]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as child:
         try:
             yield child
         finally:

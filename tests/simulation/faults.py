@@ -53,6 +53,8 @@ class Faults:
     def say_stale(self) -> None:
         """Deliver something of an incarnation that is gone, or of no known request."""
         world = self._world
+        if not world.state.workers:
+            return
         worker = self._chance.choice(list(world.state.workers))
         old = max(1, world.state.workers[worker].epoch - self._chance.randrange(1, 3))
         if (worker, old) in world.processes.live:
