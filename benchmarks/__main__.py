@@ -9,7 +9,7 @@ from importlib import import_module
 
 from dflashd.worker import blas, jit
 
-NAMES = ("decode", "rows", "cache")
+NAMES = ("decode", "rows", "cache", "broker", "spawn")
 
 
 def main() -> int:
