@@ -77,8 +77,10 @@ def test_fault_in_the_middle_of_work(client: Client, number: str, stage: str) ->
     before = worker(client, "victim")
     if stage == "prefill":
         generation = client.generate("victim", tokens=(7, 8, 9) * (LONG // 3), max_tokens=4)
-        running = lambda: next(m.active for m in client.status().models if m.name == "victim")
-        wait_for("it computes", running)
+        wait_for(
+            "it computes",
+            lambda: next(m.active for m in client.status().models if m.name == "victim"),
+        )
     else:
         generation = client.generate("victim", "the quick", max_tokens=LONG, ignore_eos=True)
         chunks = iter(generation)
