@@ -190,6 +190,7 @@ class Daemon:
             logs=logs,
             instance=self._instance,
             registry=registry,
+            hang_s=self._config.daemon.worker_hang_s,
         )
         limits = self._config.daemon
         return Companion(GATEWAY_NAME, processes, limits, random.random, address=http.url)
