@@ -23,6 +23,7 @@ from .messages import (
     Done,
     FromControl,
     Generate,
+    Pin,
     ReadCache,
     Retire,
     Shutdown,
@@ -152,6 +153,11 @@ class AsyncClient:
         call = Call(Done)
         _ = await self._call(call, Retire(id=call.id, model=model, now=now))
 
+    async def pin(self, model: str, *, pinned: bool = True) -> None:
+        """Keep ``model`` from being evicted or unloaded for being idle, or no longer."""
+        call = Call(Done)
+        _ = await self._call(call, Pin(id=call.id, model=model, pinned=pinned))
+
     async def cache(self, model: str) -> CacheBody:
         """Return the state of a loaded model's prefix cache."""
         call = Call(CacheState)
@@ -176,7 +182,7 @@ class AsyncClient:
     async def _call(
         self,
         call: Call,
-        header: Status | Spawn | Retire | ReadCache | ClearCache | Shutdown,
+        header: Status | Spawn | Retire | Pin | ReadCache | ClearCache | Shutdown,
         *,
         must_answer: bool = False,
     ) -> Message:

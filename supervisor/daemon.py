@@ -21,14 +21,16 @@ import zmq
 from ..protocol.messages import FromClient, FromControl, FromWorker
 from ..protocol.paths import Endpoints
 from .config import Config
-from .core.events import ShutdownAsked, TimePassed
+from .core.events import ServingBegan, ShutdownAsked, TimePassed
 from .core.machine import Core
 from .core.snapshot import Identity
 from .directories import make_private, remove_sockets
 from .door import Door
 from .errors import DaemonError
+from .inspector import Inspector
 from .instance_lock import InstanceLock
 from .log import line, log
+from .pool import memory_pool
 from .process_registry import ProcessRegistry
 from .processes import Processes
 from .switchboard import Switchboard
@@ -58,6 +60,8 @@ class Daemon:
         self._instance = secrets.token_hex(16)
         self._stopped = asyncio.Event()
         self._turn_is_due = False
+        section = config.daemon
+        self._pool = memory_pool(section.memory_share, section.memory_bytes)
 
     async def run(self, on_ready: Callable[[str], None]) -> None:
         """Serve until told to stop; ``on_ready`` gets a sentence. Raises DaemonError."""
@@ -92,11 +96,13 @@ class Daemon:
             registry=registry,
             models=tuple(self._config.models),
         )
+        limits, pool = self._config.daemon, self._pool
         self._board = Switchboard(
             self._core(),
             {"requests": requests, "control": control},
             workers,
             processes,
+            Inspector(concurrency=limits.active_requests_per_worker, pool_bytes=pool.budget_bytes),
             on_stop=self._stopped.set,
         )
         loop = asyncio.get_running_loop()
@@ -110,6 +116,7 @@ class Daemon:
             async with asyncio.TaskGroup() as tasks:
                 clock = tasks.create_task(self._watch_clock())
                 on_ready(self._ready_sentence())
+                self._board.give(ServingBegan())
                 await self._stopped.wait()
                 clock.cancel()
             await self._say_farewell()
@@ -125,7 +132,13 @@ class Daemon:
             pid=os.getpid(),
             started_at=time.monotonic(),
         )
-        return Core(self._config.daemon, self._config.models, identity, random.random)
+        return Core(
+            self._config.daemon,
+            self._config.models,
+            identity,
+            random.random,
+            pool_bytes=self._pool.budget_bytes,
+        )
 
     def _ready_sentence(self) -> str:
         models = ", ".join(self._config.models) or "none"

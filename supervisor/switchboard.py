@@ -14,6 +14,7 @@ from ..protocol.errors import DflashError, ErrorCode, Malformed, Stranger
 from ..protocol.messages import Failed, Header, Register, Snapshot
 from .core.effects import (
     Effect,
+    InspectModel,
     Note,
     SendSnapshot,
     SendToClient,
@@ -28,6 +29,7 @@ from .core.events import (
     ClientSent,
     ClientVanished,
     Event,
+    ModelInspected,
     Peer,
     ProcessStarted,
     ProcessStartFailed,
@@ -35,8 +37,10 @@ from .core.events import (
     WorkerSent,
     WorkerUnreachable,
 )
+from .core.facts import ModelFacts
 from .core.machine import Core
 from .door import Delivery, Door
+from .inspector import Inspector
 from .log import line, line_of, log
 from .processes import Processes
 
@@ -62,6 +66,8 @@ class Switchboard:
         client_doors: dict[ClientDoor, Door],
         worker_door: Door,
         processes: Processes,
+        *,
+        inspector: Inspector,
         on_stop: Callable[[], None],
     ) -> None:
         self._core = core
@@ -70,6 +76,8 @@ class Switchboard:
         self._on_stop = on_stop
         self._processes = processes
         processes.on_exit = self.worker_exited
+        self._inspector = inspector
+        inspector.on_facts = self.model_inspected
         self._links: dict[bytes, tuple[str, int]] = {}
         self._events: deque[Event] = deque()
         self._handling = False
@@ -138,6 +146,10 @@ class Switchboard:
         self._links.pop(identity, None)
         self._worker_door.forget(identity)
         self.give(WorkerExited(worker=worker, epoch=epoch, status=status, log_tail=log_tail))
+
+    def model_inspected(self, model: str, facts: ModelFacts) -> None:
+        """A model's files were looked at."""
+        self.give(ModelInspected(model=model, facts=facts))
 
     # --- in --------------------------------------------------------------------------------------
 
@@ -222,6 +234,8 @@ class Switchboard:
                 self._send_frames(effect.peer, frames)
             case SpawnProcess():
                 self._spawn(effect)
+            case InspectModel():
+                self._inspector.ask(effect.model, effect.body)
             case SignalProcess():
                 self._signal(effect)
             case Note():

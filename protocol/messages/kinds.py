@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .answers import Accepted, CacheState, Chunk, Done, Event, Failed, Snapshot, Welcome
 from .base import Body, Header
-from .control import ClearCache, ReadCache, Retire, Shutdown, Spawn, Status
+from .control import ClearCache, Pin, ReadCache, Retire, Shutdown, Spawn, Status
 from .generation import ChunkBody, DoneBody, GenerateBody
 from .model import CacheBody, LoadBody, LoadedBody
 from .requests import AddCredit, Cancel, Generate, Hello
@@ -25,7 +25,7 @@ from .workers import (
 )
 
 FromClient = Hello | Generate | AddCredit | Cancel
-FromControl = Hello | Status | Spawn | Retire | ReadCache | ClearCache | Shutdown | Cancel
+FromControl = Hello | Status | Spawn | Retire | Pin | ReadCache | ClearCache | Shutdown | Cancel
 ToClient = Welcome | Accepted | Chunk | Done | Failed | Snapshot | CacheState | Event
 FromWorker = (
     Register | Progress | Loaded | LoadFailed | Unloaded | Chunk | Done | Failed | CacheState | Pong

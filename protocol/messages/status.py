@@ -47,6 +47,7 @@ class ModelStatus(Report, frozen=True, kw_only=True):
     group: Name | None = None
     reason: Sentence = ""
     retry_in_s: Seconds | None = None
+    pinned: bool = False
 
 
 class SnapshotBody(Report, frozen=True, kw_only=True):
@@ -60,3 +61,5 @@ class SnapshotBody(Report, frozen=True, kw_only=True):
     workers: tuple[WorkerStatus, ...]
     models: tuple[ModelStatus, ...]
     counters: dict[str, Any]
+    pool_bytes: Count = 0
+    reserved_bytes: Count = 0

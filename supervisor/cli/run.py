@@ -18,6 +18,8 @@ from .exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NO_DAEMON, NoDaemon, sent
 _HOMES = {
     "spawn": "lifecycle",
     "retire": "lifecycle",
+    "pin": "lifecycle",
+    "unpin": "lifecycle",
     "shutdown": "lifecycle",
     "status": "looks",
     "models": "looks",

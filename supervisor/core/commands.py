@@ -7,12 +7,13 @@ from ...protocol.messages import (
     Cancel,
     ClearCache,
     Failed,
+    Pin,
     ReadCache,
     Retire,
     Shutdown,
     Spawn,
 )
-from . import load_failure, placement, retiring, shutdown
+from . import keeping, load_failure, placement, retiring, shutdown
 from .events import Peer
 from .intake import unknown_model
 from .records import (
@@ -31,7 +32,7 @@ from .state import State
 def command(
     s: State,
     peer: Peer,
-    header: Spawn | Retire | ReadCache | ClearCache | Shutdown,
+    header: Spawn | Retire | Pin | ReadCache | ClearCache | Shutdown,
     now: float,
 ) -> None:
     """Carry out one command."""
@@ -40,6 +41,8 @@ def command(
             spawn(s, peer, header)
         case Retire():
             retire(s, peer, header, now)
+        case Pin():
+            pin(s, peer, header)
         case ReadCache() | ClearCache():
             ask_cache(s, peer, header, now)
         case Shutdown():
@@ -97,6 +100,15 @@ def retire(s: State, peer: Peer, header: Retire, now: float) -> None:
         retiring.retire_now(s, model, now)
     else:
         retiring.retire(s, model, now)
+
+
+def pin(s: State, peer: Peer, header: Pin) -> None:
+    """Pin a model, or let it go again."""
+    model = s.models.get(header.model)
+    if model is None:
+        refuse(s, peer, header.id, ErrorCode.not_found, unknown_model(s, header.model))
+        return
+    keeping.pin(s, peer, header, model)
 
 
 def ask_cache(s: State, peer: Peer, header: ReadCache | ClearCache, now: float) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ...protocol.messages import Body, Header, SnapshotBody
+from ...protocol.messages import Body, Header, LoadBody, SnapshotBody
 from .events import Peer
 
 
@@ -46,6 +46,13 @@ class SpawnProcess(Struct, frozen=True, kw_only=True):
     cpu_share: int = 1
 
 
+class InspectModel(Struct, frozen=True, kw_only=True):
+    """Look at the files that ``body`` names; answered by ModelInspected."""
+
+    model: str
+    body: LoadBody
+
+
 class SignalProcess(Struct, frozen=True, kw_only=True):
     """Signal a worker's process group; a process that is unknown counts as exited."""
 
@@ -66,5 +73,12 @@ class StopServing(Struct, frozen=True, kw_only=True):
 
 
 Effect = (
-    SendToClient | SendSnapshot | SendToWorker | SpawnProcess | SignalProcess | Note | StopServing
+    SendToClient
+    | SendSnapshot
+    | SendToWorker
+    | SpawnProcess
+    | SignalProcess
+    | InspectModel
+    | Note
+    | StopServing
 )

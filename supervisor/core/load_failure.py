@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import LoadFailed
-from . import ending, failure, placement, vacancy
+from . import ending, eviction, failure, placement, vacancy
 from .records import Model, Residency, Worker, WorkerState
 from .residency import spoken_of
 from .state import State
@@ -28,7 +28,30 @@ def load_failed(s: State, worker: Worker, header: LoadFailed, now: float) -> Non
     )
     if header.code is ErrorCode.hook_conflict and placement.conflicted(s, model, header.message):
         return
+    if header.code is ErrorCode.out_of_memory and tries_again(s, model, now):
+        return
     refuse(s, model, now, header.code, header.message)
+
+
+def tries_again(s: State, model: Model, now: float) -> bool:
+    """Once, when something can leave: sizes were reckoned too small."""
+    if model.ran_out or not eviction.all_idle(s, model, now):
+        return False
+    model.ran_out = True
+    vacancy.vacate(s, model)
+    s.note("load_tried_again", model=model.name)
+    return True
+
+
+def turn_away(s: State, model: Model, now: float, reason: str) -> None:
+    """A model has no place in memory as things are: all who wait for it hear why."""
+    s.note("memory_refused", model=model.name, reason=reason)
+    s.fail_commands(model.spawns, ErrorCode.out_of_memory, reason)
+    ending.fail_queued(s, model, now, ErrorCode.out_of_memory, reason)
+    model.reason = reason
+    model.summoned = False
+    model.facts = None
+    s.call(model)
 
 
 def refuse(s: State, model: Model, now: float, code: ErrorCode, message: str) -> None:
@@ -38,12 +61,14 @@ def refuse(s: State, model: Model, now: float, code: ErrorCode, message: str) ->
     s.counters["load_failures"] += 1
     model.failures = failure.recent(s, model.failures, now)
     model.reason = message
+    model.ran_out = False
     vacancy.vacate(s, model)
     tries = len(model.failures)
     if model.retires or s.shutdown_level:
         return
     if code in PERMANENT or tries >= s.limits.failures_before_fatal:
         s.note("model_given_up", model=model.name, reason=message[-500:])
+        model.summoned = False
         s.place(model, Residency.fatal)
     else:
         s.place(model, Residency.backoff, now + failure.wait_s(s, tries))

@@ -17,6 +17,7 @@ from ...protocol.messages import (
     Hello,
     Loaded,
     LoadFailed,
+    Pin,
     Pong,
     Progress,
     ReadCache,
@@ -34,9 +35,12 @@ from . import (
     admission,
     commands,
     dispatch,
+    eviction,
     failure,
     health,
+    inspecting,
     intake,
+    keeping,
     load_failure,
     relay,
     residency,
@@ -51,8 +55,10 @@ from .events import (
     ClientSent,
     ClientVanished,
     Event,
+    ModelInspected,
     ProcessStarted,
     ProcessStartFailed,
+    ServingBegan,
     ShutdownAsked,
     TimePassed,
     WorkerExited,
@@ -62,6 +68,9 @@ from .events import (
 from .records import WITHOUT_PROCESS, Worker
 from .snapshot import Identity, snapshot
 from .state import State
+
+UNBOUNDED_BYTES = 2**60
+"""A pool that nothing fills."""
 
 
 class Core:
@@ -73,14 +82,18 @@ class Core:
         models: Mapping[str, ModelSection],
         identity: Identity,
         random: Callable[[], float],
+        *,
+        pool_bytes: int = UNBOUNDED_BYTES,
     ) -> None:
-        self.state: State = State.of(limits, models, random)
+        self.state: State = State.of(limits, models, random, pool_bytes)
         self.identity: Identity = identity
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take in what happened at ``now`` (seconds, monotonic); answer what to do, in order."""
         s = self.state
         self._route(event, now)
+        if s.measured:
+            eviction.relieve(s, now)
         while s.touched:
             self._settle(now)
             admission.consider(s, now)
@@ -110,16 +123,27 @@ class Core:
                 self._client_sent(event, now)
             case TimePassed():
                 timers.passed(s, now)
-            case ClientErred():
-                intake.erred(s, event, now)
-            case ClientVanished():
-                intake.vanished(s, event, now)
-            case ClientOverflowed():
-                intake.overflowed(s, event, now)
+            case ClientErred() | ClientVanished() | ClientOverflowed():
+                self._client_failed(event, now)
+            case ServingBegan():
+                keeping.preload(s)
+            case ModelInspected():
+                inspecting.inspected(s, event)
             case ShutdownAsked():
                 shutdown.shut_down(s, now, min(3, s.shutdown_level + 1))
             case ProcessStarted() | ProcessStartFailed() | WorkerExited() | WorkerUnreachable():
                 self._process_event(event, now)
+
+    def _client_failed(
+        self, event: ClientErred | ClientVanished | ClientOverflowed, now: float
+    ) -> None:
+        match event:
+            case ClientErred():
+                intake.erred(self.state, event, now)
+            case ClientVanished():
+                intake.vanished(self.state, event, now)
+            case ClientOverflowed():
+                intake.overflowed(self.state, event, now)
 
     def _process_event(
         self,
@@ -153,7 +177,7 @@ class Core:
             case Done() | Failed() | CacheState():
                 relay.ended(s, worker, header, event, now)
             case Pong():
-                health.pong(worker, header, now)
+                health.pong(s, worker, header, now)
             case Register():
                 starting.registered(s, worker, now)
             case Progress():
@@ -183,7 +207,7 @@ class Core:
             case Status():
                 body = snapshot(s, self.identity, now)
                 s.emit(SendSnapshot(peer=peer, id=header.id, snapshot=body))
-            case Spawn() | Retire() | ReadCache() | ClearCache() | Shutdown():
+            case Spawn() | Retire() | Pin() | ReadCache() | ClearCache() | Shutdown():
                 commands.command(s, peer, header, now)
             case _:
                 s.counters["client_protocol_errors"] += 1

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
+from ...protocol.errors import ErrorCode
 from ...protocol.messages import LoadedBody
 from ..model_section import ModelSection
 from .events import Peer
+from .facts import ModelFacts
 
 SENTENCE_CHARACTERS = 2000
 """Longest sentence we write into a header: four bytes each leave room in the header's limit."""
@@ -98,6 +100,7 @@ class Request:
     epoch: int = 0
     next_seq: int = 0
     due_at: float | None = None
+    leased_at: float = 0.0
     told: str = ""
     told_at: float = 0.0
 
@@ -127,7 +130,9 @@ class Model:
     """One configured model: where it is, who waits for it, and what is known of it.
 
     ``worker`` names its slot. ``leaving`` is the serial of the last request that is still served
-    before the model goes; None: it stays. ``ordered``: its worker was told to load it.
+    before the model goes; None: it stays. ``ordered``: its worker was told to load it. ``facts``
+    are of its present or next load. ``waits``: what keeps it out, ``apart``: why it is not in its
+    group's worker. ``farewell``: what those hear whom it does not finish in time.
     """
 
     name: str
@@ -141,6 +146,14 @@ class Model:
     spawns: list[Command] = field(default_factory=list[Command])
     retires: list[Command] = field(default_factory=list[Command])
     leaving: int | None = None
+    farewell: tuple[ErrorCode, str] | None = None
+    pinned: bool = False
+    summoned: bool = False
+    called_at: float | None = None
+    waits: str = ""
+    makes_room: bool = False
+    ran_out: bool = False
+    facts: ModelFacts | None = None
     ordered: bool = False
     loaded: LoadedBody | None = None
     shared_bytes: int = 0
@@ -152,14 +165,16 @@ class Model:
     stage_done: int = 0
     stage_total: int = 0
     stage_told_at: float = float("-inf")
+    service_s: float | None = None
+    load_s: float | None = None
     completed: int = 0
     loads: int = 0
     unloads: int = 0
 
     @property
     def wanted(self) -> bool:
-        """Whether anyone waits for it."""
-        return bool(self.queue or self.spawns)
+        """Whether anyone waits for it, or it is to be there in any case."""
+        return bool(self.queue or self.spawns or self.summoned)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -187,3 +202,4 @@ class Worker:
     steps: int = 0
     moved_at: float = 0.0
     memory_bytes: int = 0
+    settled_bytes: int = 0

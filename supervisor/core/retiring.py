@@ -13,6 +13,7 @@ STOPPING = "the daemon is stopping"
 
 def retire(s: State, model: Model, now: float) -> None:
     """Let a model finish what was accepted before now, then unload it."""
+    model.summoned = False
     if model.state is Residency.loading and model.queue:
         # They were promised their end: settling drains the model as soon as it can serve them.
         model.leaving = s.last_serial
@@ -28,7 +29,7 @@ def retire_now(s: State, model: Model, now: float) -> None:
     s.fail_commands(model.spawns, ErrorCode.cancelled, RETIRED, retryable=True)
     ending.fail_queued(s, model, now, ErrorCode.cancelled, RETIRED, retryable=True)
     ending.fail_active(s, worker, ErrorCode.cancelled, RETIRED, model=model.name)
-    s.callers.pop(model.name, None)
+    model.summoned = False
     s.touch(worker)
     if model.state is Residency.backoff:
         s.place(model, Residency.absent)
@@ -58,8 +59,12 @@ def is_drained(s: State, model: Model) -> bool:
 
 def drain_expired(s: State, model: Model, now: float) -> None:
     """Fail what a draining model did not finish in time, and take it out."""
-    code = ErrorCode.shutting_down if s.shutdown_level else ErrorCode.cancelled
-    reason = f"{STOPPING if s.shutdown_level else RETIRED}, and its time to finish is over"
+    if s.shutdown_level:
+        code, reason = ErrorCode.shutting_down, f"{STOPPING}, and its time to finish is over"
+    elif model.farewell is not None:
+        code, reason = model.farewell
+    else:
+        code, reason = ErrorCode.cancelled, f"{RETIRED}, and its time to finish is over"
     for request in list(model.queue.values()):
         if request.serial <= (model.leaving or 0):
             ending.fail(s, request, now, code, reason, retryable=True)

@@ -29,11 +29,12 @@ class State:
     """Everything the supervisor knows. One owner: :class:`~.machine.Core`.
 
     ``touched`` are workers to be settled at the end of this event, ``callers`` the absent models
-    that may be wanted, oldest call first.
+    that may be wanted, oldest call first. ``measured``: a worker was seen to have grown.
     """
 
     limits: Limits
     random: Callable[[], float]
+    pool_bytes: int
     models: dict[str, Model]
     workers: dict[str, Worker]
     requests: dict[bytes, Request] = field(default_factory=dict[bytes, Request])
@@ -44,6 +45,7 @@ class State:
     shutdowns: list[Command] = field(default_factory=list[Command])
     shutdown_level: int = 0
     stopped_serving: bool = False
+    measured: bool = False
     last_epoch: int = 0
     last_serial: int = 0
     queued: int = 0
@@ -52,11 +54,20 @@ class State:
 
     @classmethod
     def of(
-        cls, limits: Limits, models: Mapping[str, ModelSection], random: Callable[[], float]
+        cls,
+        limits: Limits,
+        models: Mapping[str, ModelSection],
+        random: Callable[[], float],
+        pool_bytes: int,
     ) -> State:
         """Tables with a slot for each group and each model without one, all stopped."""
         rows = {
-            name: Model(name=name, settings=section, worker=section.group or name)
+            name: Model(
+                name=name,
+                settings=section,
+                worker=section.group or name,
+                pinned=section.pinned,
+            )
             for name, section in models.items()
         }
         slots: dict[str, list[str]] = {}
@@ -65,6 +76,7 @@ class State:
         return cls(
             limits=limits,
             random=random,
+            pool_bytes=pool_bytes,
             models=rows,
             workers={name: Worker(name=name, models=tuple(held)) for name, held in slots.items()},
         )

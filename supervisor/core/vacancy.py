@@ -15,6 +15,8 @@ def vacate(s: State, model: Model) -> None:
     model.shared_bytes = 0
     model.ordered = False
     model.leaving = None
+    model.farewell = None
+    model.facts = None
     clear_stage(model)
     if model.state not in OUTSIDE:
         s.place(model, Residency.absent)

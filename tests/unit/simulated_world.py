@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from dflashd.protocol.errors import ErrorCode
 from dflashd.protocol.messages import (
@@ -42,8 +43,10 @@ from dflashd.protocol.messages import (
     Unload,
     Unloaded,
 )
+from dflashd.supervisor.core import accounts
 from dflashd.supervisor.core.effects import (
     Effect,
+    InspectModel,
     SendSnapshot,
     SendToClient,
     SendToWorker,
@@ -56,6 +59,7 @@ from dflashd.supervisor.core.events import (
     ClientSent,
     ClientVanished,
     Event,
+    ModelInspected,
     Peer,
     ProcessStarted,
     ProcessStartFailed,
@@ -65,13 +69,16 @@ from dflashd.supervisor.core.events import (
     WorkerSent,
     WorkerUnreachable,
 )
+from dflashd.supervisor.core.facts import ModelFacts, Weights
 from dflashd.supervisor.core.machine import Core
 from dflashd.supervisor.core.records import (
     ALIVE,
     OUTSIDE,
     SERVED,
     WITHOUT_PROCESS,
+    Model,
     Phase,
+    Request,
     Residency,
     WorkerState,
 )
@@ -95,6 +102,10 @@ LIMITS = Limits(
     release_timeout_s=15,
     drain_timeout_s=10,
     unload_timeout_s=6,
+    inspect_timeout_s=4,
+    max_wait_behind_s=6,
+    min_residency_s=2,
+    evict_drain_timeout_s=12,
     shutdown_drain_s=5,
     stop_timeout_s=2,
     terminate_timeout_s=2,
@@ -106,16 +117,17 @@ LIMITS = Limits(
 )
 GROUPS = {"a": None, "b": None, "c": "g", "d": "g", "e": "g"}
 MODELS = tuple(GROUPS)
-LOADED = msgspec.msgpack.encode(
-    LoadedBody(
-        digest="d",
-        engine="dflash",
-        block_tokens=8,
-        context_tokens=100,
-        memory_bytes=1000,
-        device="cpu",
-        dtype="float32",
-    )
+MIB = 2**20
+SIZES = {"a": 300 * MIB, "b": 300 * MIB, "c": 200 * MIB, "d": 200 * MIB, "e": 2000 * MIB}
+POOL_BYTES = 1000 * MIB
+LOADED = LoadedBody(
+    digest="d",
+    engine="dflash",
+    block_tokens=8,
+    context_tokens=100,
+    memory_bytes=1000,
+    device="cpu",
+    dtype="float32",
 )
 
 
@@ -156,6 +168,11 @@ class Asked:
     gone: bool = False
 
 
+def promised(model: Model, request: Request) -> bool:
+    """Whether a model still serves a request before it goes."""
+    return model.leaving is None or request.serial <= model.leaving
+
+
 class World:
     """Drives a core with seeded chance; every broken promise is an AssertionError."""
 
@@ -164,12 +181,15 @@ class World:
         self.now = 100.0
         identity = Identity(instance="sim", version="0", pid=1, started_at=self.now)
         models = {name: ModelSection(target=name, group=group) for name, group in GROUPS.items()}
-        self.core = Core(LIMITS, models, identity, self.rng.random)
+        self.core = Core(LIMITS, models, identity, self.rng.random, pool_bytes=POOL_BYTES)
+        self.inspections: deque[str] = deque()
         self.processes: dict[tuple[str, int], Process] = {}
         self.asked: dict[bytes, Asked] = {}
         self.peers = [self.new_peer("requests") for _ in range(4)]
         self.owner = Peer("control", b"owner")
         self.stopped = False
+        self.reserved_bytes = 0
+        self.drained: set[str] = set()
         self.calm = False
         self.script: list[tuple[float, Event]] = []
         self.seen: set[str] = set()
@@ -190,6 +210,7 @@ class World:
             (self.pass_time, 6),
             (self.worker_moves, 24),
             (self.client_reads, 5),
+            (self.inspect, 3),
         ]
         if self.calm:
             return quiet
@@ -215,6 +236,8 @@ class World:
     def give(self, event: Event) -> None:
         """Hand one event to the core, obey its effects, check every invariant."""
         self.script.append((self.now, event))
+        models = self.core.state.models.values()
+        self.drained = {model.name for model in models if model.state is Residency.draining}
         for effect in self.core.handle(event, self.now):
             self.obey(effect)
         self.check()
@@ -242,6 +265,8 @@ class World:
                     process.killed = -9
                 elif not process.stuck:
                     process.leaving = True
+            case InspectModel():
+                self.inspections.append(effect.model)
             case StopServing():
                 self.stopped = True
             case _:
@@ -313,9 +338,9 @@ class World:
         assert header.model not in process.unloads, "work for a model told to leave"
         assert not process.leaving, "work for a worker told to stop"
         assert model.state in SERVED
-        if model.state is Residency.draining:
+        if model.name in self.drained:
             request = self.core.state.requests[header.id]
-            assert request.serial <= (model.leaving or 0), "new work for a retired model"
+            assert promised(model, request), "new work for a retired model"
         process.jobs[header.id] = [0, header.credit]
         self.asked[header.id].leased = True
 
@@ -337,7 +362,13 @@ class World:
                 assert id in s.requests, "a request was forgotten"
         for worker in s.workers.values():
             self.check_worker(worker.name)
-        if isinstance(self.script[-1][1], TimePassed):
+        event = self.script[-1][1]
+        if not (isinstance(event, WorkerSent) and isinstance(event.header, Pong | Loaded)):
+            # Only what is measured may exceed what was reckoned with.
+            reserved_bytes = accounts.holdings(s, self.now).reserved_bytes()
+            assert reserved_bytes <= max(POOL_BYTES, self.reserved_bytes), "more than there is"
+        self.reserved_bytes = accounts.holdings(s, self.now).reserved_bytes()
+        if isinstance(event, TimePassed):
             assert self.core.next_deadline() > self.now, "a state outlives its deadline"
 
     def check_worker(self, name: str) -> None:
@@ -373,13 +404,14 @@ class World:
         if model.state in SERVED:
             assert worker.state in ALIVE
             free = len(worker.active) < LIMITS.active_requests_per_worker
-            served = [r for r in model.queue.values() if r.serial <= (model.leaving or r.serial)]
+            served = [r for r in model.queue.values() if promised(model, r)]
             assert not (served and free), "a free place beside a waiting request"
         if worker.state in WITHOUT_PROCESS:
             assert model.state in OUTSIDE, f"{model.state} in a worker that is {worker.state}"
         if worker.state in (WorkerState.stopped, WorkerState.fatal):
+            called = name in s.callers and worker.state is WorkerState.stopped
             waits = model.queue and model.state is not Residency.backoff
-            assert not waits, f"someone waits for a worker that is {worker.state}"
+            assert called or not waits, f"someone waits for a worker that is {worker.state}"
             assert not model.retires
         if model.state is Residency.fatal:
             assert not model.wanted
@@ -410,6 +442,16 @@ class World:
             assert self.core.state.workers[name].state is not WorkerState.lost or (
                 self.core.state.workers[name].reason.startswith("did not let go")
             ), "blamed for our pause"
+
+    def inspect(self) -> None:
+        """Answer one question about a model's files."""
+        if self.inspections:
+            model = self.inspections.popleft()
+            weights = Weights(key=model, size_bytes=SIZES[model])
+            facts = ModelFacts(model_type="llama", weights=(weights,), dtype="float32")
+            if self.rng.random() < 0.1:
+                facts = ModelFacts(unknown="not on this disk")
+            self.give(ModelInspected(model=model, facts=facts))
 
     # --- workers -------------------------------------------------------------------------------
 
@@ -476,9 +518,11 @@ class World:
         process.loads.pop()
         if chance < 0.95:
             process.held.add(name)
-            self.say(process, Loaded(epoch=epoch, model=name), LOADED)
+            body = structs.replace(LOADED, memory_bytes=SIZES[name])
+            self.say(process, Loaded(epoch=epoch, model=name), msgspec.msgpack.encode(body))
         else:
-            code = self.rng.choice((ErrorCode.load_failed, ErrorCode.unsupported))
+            codes = (ErrorCode.load_failed, ErrorCode.unsupported, ErrorCode.out_of_memory)
+            code = self.rng.choice(codes)
             if process.worker != name and self.rng.random() < 0.5:
                 code = ErrorCode.hook_conflict
             self.say(process, LoadFailed(epoch=epoch, model=name, code=code, message="no"))
@@ -504,8 +548,19 @@ class World:
         process.steps += bool(process.jobs)
         self.say(
             process,
-            Pong(epoch=process.epoch, n=n, steps=process.steps, active=0, memory_bytes=5),
+            Pong(
+                epoch=process.epoch,
+                n=n,
+                steps=process.steps,
+                active=0,
+                memory_bytes=self.memory_of(process),
+            ),
         )
+
+    def memory_of(self, process: Process) -> int:
+        """What a process holds, at times more than was reckoned with."""
+        grown = self.rng.choice((0, 0, 0, 100 * MIB))
+        return 100 * MIB + grown + sum(SIZES[name] for name in process.held)
 
     def answer_question(self, process: Process) -> None:
         """Tell about a cache, or fail to."""
@@ -575,7 +630,9 @@ class World:
                 Register(worker=worker, epoch=old, pid=1, secret=b"x" * 16),
             )
         )
-        self.give(WorkerSent(worker=worker, epoch=old, header=header, body=LOADED))
+        self.give(
+            WorkerSent(worker=worker, epoch=old, header=header, body=msgspec.msgpack.encode(LOADED))
+        )
         self.give(WorkerExited(worker=worker, epoch=old, status=0))
 
     # --- clients -------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ def test_simulation_reaches_the_interesting_ends() -> None:
         "generate:worker_restarting",
         "generate:slow_consumer",
         "generate:internal",
+        "generate:out_of_memory",
         "spawn:done",
         "spawn:load_failed",
         "spawn:cancelled",
