@@ -102,7 +102,9 @@ class Daemon:
             {"requests": requests, "control": control},
             workers,
             processes,
-            Inspector(concurrency=limits.active_requests_per_worker, pool_bytes=pool.budget_bytes),
+            inspector=Inspector(
+                concurrency=limits.active_requests_per_worker, pool_bytes=pool.budget_bytes
+            ),
             on_stop=self._stopped.set,
         )
         loop = asyncio.get_running_loop()

@@ -35,6 +35,8 @@ def resident(s: State, model: Model, now: float) -> Resident:
     """A model as it counts, resident or about to be."""
     facts = model.facts or ModelFacts(unknown="not looked at")
     weights, own_bytes, guessed = sizes(facts, s.pool_bytes)
+    if guessed and model.guess_bytes is not None:
+        own_bytes = model.guess_bytes
     if model.loaded is not None and guessed:
         own_bytes, guessed = model.loaded.memory_bytes - model.shared_bytes, False
     elif model.loaded is not None:

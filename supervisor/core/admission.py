@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from math import inf
 
+from msgspec import structs
+
 from ...protocol.errors import ErrorCode
 from . import accounts, announcing, eviction, inspecting, load_failure, placement, residency
 from .memory import Admit, Evict, Never, Wait, decide
@@ -62,9 +64,12 @@ def ask_for_memory(s: State, model: Model, now: float) -> bool:
     if model.ran_out and any(resident.state == "leaving" for resident in holdings.residents):
         wait(s, model, "memory ran out while it was loaded; others leave first", now)
         return False
-    decision = decide(accounts.resident(s, model, now), holdings)
-    match decision:
-        case Admit():
+    asked = accounts.resident(s, model, now)
+    match decide(asked, holdings):
+        case Admit(reserved_bytes=reserved_bytes):
+            if asked.guessed:
+                bare = structs.replace(asked, own_bytes=0)
+                model.guess_bytes = reserved_bytes - holdings.reserved_bytes(asked=bare)
             forget(s, model.name)
             residency.begin(s, model, now)
         case Evict(victims=victims):

@@ -35,10 +35,10 @@ def load_failed(s: State, worker: Worker, header: LoadFailed, now: float) -> Non
 
 def tries_again(s: State, model: Model, now: float) -> bool:
     """Once, when something can leave: sizes were reckoned too small."""
+    vacancy.vacate(s, model)
     if model.ran_out or not eviction.all_idle(s, model, now):
         return False
     model.ran_out = True
-    vacancy.vacate(s, model)
     s.note("load_tried_again", model=model.name)
     return True
 

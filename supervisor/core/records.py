@@ -131,7 +131,8 @@ class Model:
 
     ``worker`` names its slot. ``leaving`` is the serial of the last request that is still served
     before the model goes; None: it stays. ``ordered``: its worker was told to load it. ``facts``
-    are of its present or next load. ``waits``: what keeps it out, ``apart``: why it is not in its
+    are of its present or next load, ``guess_bytes`` what was reserved where they tell nothing.
+    ``waits``: what keeps it out, ``apart``: why it is not in its
     group's worker. ``farewell``: what those hear whom it does not finish in time.
     """
 
@@ -154,6 +155,7 @@ class Model:
     makes_room: bool = False
     ran_out: bool = False
     facts: ModelFacts | None = None
+    guess_bytes: int | None = None
     ordered: bool = False
     loaded: LoadedBody | None = None
     shared_bytes: int = 0

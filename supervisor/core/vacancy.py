@@ -17,6 +17,7 @@ def vacate(s: State, model: Model) -> None:
     model.leaving = None
     model.farewell = None
     model.facts = None
+    model.guess_bytes = None
     clear_stage(model)
     if model.state not in OUTSIDE:
         s.place(model, Residency.absent)
