@@ -76,7 +76,6 @@ def ask_for_memory(s: State, model: Model, now: float) -> bool:
             for victim in victims:
                 eviction.evict(s, s.models[victim.name], victim.reason, model.name, now)
             model.makes_room = True
-            wait(s, model, f"room: {', '.join(v.name for v in victims)} must go first", now)
         case Wait(reason=reason, held_by=held_by):
             if is_overdue(s, model, now):
                 model.makes_room = True
