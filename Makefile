@@ -10,7 +10,7 @@ SUITABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_inf
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c '$(SUITABLE)' 2> /dev/null && { echo "$$p"; break; }; done)
 
-.PHONY: demo test lint bench
+.PHONY: demo test lint bench soak
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -30,6 +30,10 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed
 	@$(PY) -m dflashd.worker.pull smollm2-135m > /dev/null
 	@$(PY) -m benchmarks $(ARGS)
+
+# Hours: the simulation for millions of steps, then half an hour of real processes and faults.
+soak: $(VENV)/.installed-dev
+	@$(PY) -m tests.soak $(ARGS)
 
 # pip's long account as one line of a terminal, or as a line per step; its errors as they are.
 define install
@@ -52,7 +56,7 @@ $(VENV)/.made:
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/.made
 	@echo "installing dflashd into $(VENV) (minutes the first time)"
-	$(call install,.)
+	$(call install,.[http])
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/.made

@@ -13,8 +13,17 @@ if TYPE_CHECKING:
     from .daemon import Daemon
     from .errors import DflashError, ErrorCode
     from .generation import Completion, Generation
-    from .messages import CacheBody, ChatMessage, ChunkBody, DoneBody, SnapshotBody
+    from .messages import (
+        CacheBody,
+        ChatMessage,
+        ChunkBody,
+        DoneBody,
+        EventBody,
+        MetricsBody,
+        SnapshotBody,
+    )
     from .sync import Client
+    from .watch import LogText
 
 __all__ = [
     "AsyncClient",
@@ -27,7 +36,10 @@ __all__ = [
     "DflashError",
     "DoneBody",
     "ErrorCode",
+    "EventBody",
     "Generation",
+    "LogText",
+    "MetricsBody",
     "SnapshotBody",
 ]
 
@@ -42,7 +54,10 @@ _HOMES = {
     "DflashError": "errors",
     "DoneBody": "messages",
     "ErrorCode": "errors",
+    "EventBody": "messages",
     "Generation": "generation",
+    "LogText": "watch",
+    "MetricsBody": "messages",
     "SnapshotBody": "messages",
 }
 

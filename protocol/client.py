@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack, final
@@ -16,25 +17,37 @@ from .errors import DflashError, ErrorCode
 from .generation import Generation
 from .link import LINGER_MS
 from .messages import (
+    WINDOW_CHUNKS,
     CacheBody,
     CacheState,
     Cancel,
     ClearCache,
+    ConfigBody,
     Done,
+    EventBody,
     FromControl,
     Generate,
+    Logs,
+    Measured,
+    Metrics,
+    MetricsBody,
     Pin,
     ReadCache,
+    Reload,
+    ReloadBody,
+    Reloaded,
     Retire,
     Shutdown,
     Snapshot,
     SnapshotBody,
     Spawn,
     Status,
+    Subscribe,
 )
 from .paths import Endpoints, runtime_dir as default_runtime_dir
 from .pending import Call, OnEvent
 from .stream import Stream
+from .watch import LogText, Watch, Watching, log_reader, read_event
 
 TIMEOUT_S = 10.0
 SILENCE_S = 20.0
@@ -170,9 +183,46 @@ class AsyncClient:
         message = await self._call(call, ClearCache(id=call.id, model=model))
         return decode_body(CacheBody, message.body)
 
-    async def shutdown(self, *, now: bool = False) -> None:
-        """Stop the daemon; return when it has said so or has closed the connection."""
-        call = Call(Done)
+    async def reload(
+        self, *, dry_run: bool = False, config: ConfigBody | None = None
+    ) -> ReloadBody:
+        """Have the daemon read its configuration again; return what changes.
+
+        ``dry_run`` only asks what would change, and may ask that of another ``config``.
+        """
+        call = Call(Reloaded)
+        message = await self._call(call, Reload(id=call.id, dry_run=dry_run), config)
+        return decode_body(ReloadBody, message.body)
+
+    async def metrics(self) -> MetricsBody:
+        """Return all metrics of the daemon; loads nothing and disturbs nothing."""
+        call = Call(Measured)
+        message = await self._call(call, Metrics(id=call.id), must_answer=True)
+        return decode_body(MetricsBody, message.body)
+
+    def events(self, *, last: int | None = None, follow: bool = False) -> Watching[EventBody]:
+        """Iterate over the ``last`` events of the daemon (None: all it keeps); ``follow``: then
+        over those to come. Who reads too slowly sees a gap in ``serial``.
+        """
+        return Watching(
+            lambda: self._watch(lambda id: Subscribe(id=id, last=last, follow=follow)), read_event
+        )
+
+    def logs(self, model: str, *, lines: int = 100, follow: bool = False) -> Watching[LogText]:
+        """Iterate over the last ``lines`` of the log of ``model``'s worker, in pieces that need not
+        be lines; ``follow``: then over what is written from then on.
+        """
+        return Watching(
+            lambda: self._watch(lambda id: Logs(id=id, model=model, lines=lines, follow=follow)),
+            log_reader(),
+        )
+
+    async def shutdown(self, *, now: bool = False, on_event: OnEvent | None = None) -> None:
+        """Stop the daemon; return when it has said so or has closed the connection.
+
+        ``on_event`` gets Accepted with what the daemon still waits for.
+        """
+        call = Call(Done, on_event)
         try:
             _ = await self._call(call, Shutdown(id=call.id, now=now))
         except DflashError as error:
@@ -182,11 +232,14 @@ class AsyncClient:
     async def _call(
         self,
         call: Call,
-        header: Status | Spawn | Retire | Pin | ReadCache | ClearCache | Shutdown,
+        header: (
+            Status | Spawn | Retire | Pin | ReadCache | ClearCache | Reload | Metrics | Shutdown
+        ),
+        body: ConfigBody | None = None,
         *,
         must_answer: bool = False,
     ) -> Message:
-        frames = encode(header)
+        frames = encode(header, body)
         _ = decode(frames, FromControl)
         channel = await self._control_channel()
         channel.ask(call, frames, must_answer=must_answer)
@@ -196,6 +249,14 @@ class AsyncClient:
             if not call.ended:  # we were cancelled
                 channel.tell(Cancel(id=call.id))
                 call.fail(DflashError(ErrorCode.cancelled, "the caller was cancelled"))
+
+    async def _watch(self, header_of: Callable[[bytes], Subscribe | Logs]) -> Watch:
+        channel = await self._control_channel()
+        watch = Watch(channel.tell, WINDOW_CHUNKS)
+        frames = encode(header_of(watch.id))
+        _ = decode(frames, FromControl)
+        channel.ask(watch, frames)
+        return watch
 
     async def _control_channel(self) -> Channel:
         context = self._context

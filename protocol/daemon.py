@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -18,10 +19,11 @@ STOP_S = 30.0
 
 
 class Daemon:
-    """Runs ``dflashd serve`` while a ``with`` block lasts.
+    """Runs ``dflashd serve`` while a ``with`` block lasts, and never longer than this process.
 
     ``config`` is the configuration file and must name its own ``runtime_dir``, given here too.
-    The daemon's log goes to ``log``.
+    The daemon's log goes to ``log``. However this process ends, SIGKILL included, the daemon and
+    its workers stop within seconds.
 
     Raises:
         DflashError: internal, with the end of the log, when the daemon does not come up.
@@ -54,19 +56,33 @@ class Daemon:
                     "serve",
                     "--config",
                     str(self._config),
+                    "--with-parent",
                 ],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # its end tells the daemon that we have gone
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=os.environ.copy(),
             )
-        stdout = self._child.stdout
-        # One line when it is ready, none when it ended instead.
-        if stdout is None or not stdout.readline():
+        try:
+            is_ready = self._said_ready(self._child)
+        except BaseException:  # Ctrl-C: nobody else would stop it
+            self.stop()
+            raise
+        if not is_ready:
             self.stop()
             tail = self._log.read_text(errors="replace")[-1000:].strip()
             raise DflashError(ErrorCode.internal, f"the daemon did not start: {tail}")
         return self
+
+    @staticmethod
+    def _said_ready(child: subprocess.Popen[bytes]) -> bool:
+        """Wait for the line that says so; False if the daemon ended instead, or took too long."""
+        stdout = child.stdout
+        if stdout is None:
+            return False
+        poll = select.poll()
+        poll.register(stdout, select.POLLIN)
+        return bool(poll.poll(START_S * 1000)) and bool(stdout.readline())
 
     def __exit__(
         self,
@@ -87,7 +103,8 @@ class Daemon:
         except subprocess.TimeoutExpired:
             self._child.kill()
             status = self._child.wait(STOP_S)
-        if self._child.stdout is not None:
-            self._child.stdout.close()
+        for pipe in (self._child.stdin, self._child.stdout):
+            if pipe is not None:
+                pipe.close()
         self._child = None
         return status

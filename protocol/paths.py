@@ -66,6 +66,11 @@ def _from_environment(variable: str) -> Path | None:
     return path
 
 
+def full_path(socket: Path) -> Path:
+    """Where a daemon puts a socket while it has no room for another connection."""
+    return socket.with_suffix(".full")
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoints:
     """The three sockets in one runtime directory.

@@ -6,14 +6,26 @@ import threading
 import weakref
 from pathlib import Path
 from types import TracebackType
-from typing import Self, Unpack, final
+from typing import Generic, Self, TypeVar, Unpack, final
 
 from .ask import GenerateOptions
 from .background import BackgroundLoop
 from .client import SILENCE_S, TIMEOUT_S, AsyncClient
 from .generation import Completion, Generation as AsyncGeneration
-from .messages import CacheBody, ChunkBody, DoneBody, SnapshotBody
+from .messages import (
+    CacheBody,
+    ChunkBody,
+    ConfigBody,
+    DoneBody,
+    EventBody,
+    MetricsBody,
+    ReloadBody,
+    SnapshotBody,
+)
 from .pending import OnEvent
+from .watch import LogText, Watching as AsyncWatching
+
+T = TypeVar("T")
 
 
 @final
@@ -76,11 +88,11 @@ class Client:
                 model, prompt, deadline_s=deadline_s, on_event=on_event, **options
             )
 
-        return Generation(self, background.run(start()), background)
+        return Generation(self, background.run(start), background)
 
     def status(self) -> SnapshotBody:
         """Return the daemon's whole state; loads nothing and disturbs nothing."""
-        return self._open().run(self._client.status())
+        return self._open().run(self._client.status)
 
     def spawn(
         self, model: str, on_event: OnEvent | None = None, *, group: str | None = None
@@ -89,36 +101,52 @@ class Client:
 
         ``group`` moves it into that group's worker first; its own name means a worker of its own.
         """
-        self._open().run(self._client.spawn(model, on_event, group=group))
+        self._open().run(lambda: self._client.spawn(model, on_event, group=group))
 
     def retire(self, model: str, *, now: bool = False) -> None:
         """Unload ``model`` and return when it is gone; ``now`` fails its running requests."""
-        self._open().run(self._client.retire(model, now=now))
+        self._open().run(lambda: self._client.retire(model, now=now))
 
     def pin(self, model: str, *, pinned: bool = True) -> None:
         """Keep ``model`` from being evicted or unloaded for being idle, or no longer."""
-        self._open().run(self._client.pin(model, pinned=pinned))
+        self._open().run(lambda: self._client.pin(model, pinned=pinned))
 
     def cache(self, model: str) -> CacheBody:
         """Return the state of a loaded model's prefix cache."""
-        return self._open().run(self._client.cache(model))
+        return self._open().run(lambda: self._client.cache(model))
 
     def clear_cache(self, model: str) -> CacheBody:
         """Empty a loaded model's prefix cache, disk included; return its state after that."""
-        return self._open().run(self._client.clear_cache(model))
+        return self._open().run(lambda: self._client.clear_cache(model))
 
-    def shutdown(self, *, now: bool = False) -> None:
+    def metrics(self) -> MetricsBody:
+        """Return all metrics of the daemon; loads nothing and disturbs nothing."""
+        return self._open().run(self._client.metrics)
+
+    def events(self, *, last: int | None = None, follow: bool = False) -> Watching[EventBody]:
+        """Iterate over the daemon's events; see :meth:`AsyncClient.events`."""
+        return Watching(self, self._client.events(last=last, follow=follow), self._open())
+
+    def logs(self, model: str, *, lines: int = 100, follow: bool = False) -> Watching[LogText]:
+        """Iterate over the log of ``model``'s worker; see :meth:`AsyncClient.logs`."""
+        return Watching(self, self._client.logs(model, lines=lines, follow=follow), self._open())
+
+    def reload(self, *, dry_run: bool = False, config: ConfigBody | None = None) -> ReloadBody:
+        """Have the daemon read its configuration again; return what (``dry_run``: would) change."""
+        return self._open().run(lambda: self._client.reload(dry_run=dry_run, config=config))
+
+    def shutdown(self, *, now: bool = False, on_event: OnEvent | None = None) -> None:
         """Stop the daemon; return when it has said so or has closed the connection."""
-        self._open().run(self._client.shutdown(now=now))
+        self._open().run(lambda: self._client.shutdown(now=now, on_event=on_event))
 
     def _open(self) -> BackgroundLoop:
         with self._lock:
             if self._background is None:
                 background = BackgroundLoop("dflashd-client")
                 try:
-                    background.run(self._client.open())
+                    background.run(self._client.open)
                 except BaseException:
-                    background.end(self._client.close())
+                    background.end(self._client.close)
                     raise
                 self._background = background
                 # Also runs when the client is dropped and when the interpreter exits.
@@ -127,7 +155,7 @@ class Client:
 
 
 def _close(client: AsyncClient, background: BackgroundLoop) -> None:
-    background.end(client.close())
+    background.end(client.close)
 
 
 @final
@@ -164,11 +192,11 @@ class Generation:
 
     def wait(self) -> Completion:
         """Read to the end and return the whole, what was iterated over before included."""
-        return self._background.run(self._generation.wait())
+        return self._background.run(self._generation.wait)
 
     def cancel(self) -> None:
         """Stop it in the worker and wait, for a bounded time, until that is confirmed."""
-        self._background.run(self._generation.cancel())
+        self._background.run(self._generation.cancel)
 
     def __enter__(self) -> Self:
         return self
@@ -197,10 +225,49 @@ class Chunks:
         return self
 
     def __next__(self) -> ChunkBody:
-        chunk = self._background.run(self._generation.next())
+        chunk = self._background.run(self._generation.next)
         if chunk is None:
             raise StopIteration
         return chunk
 
     def __del__(self) -> None:
         self._generation.abandon()
+
+
+@final
+class Watching(Generic[T]):
+    """One iteration over what the daemon tells; leaving it early ends it in the daemon."""
+
+    def __init__(
+        self, owner: Client, watching: AsyncWatching[T], background: BackgroundLoop
+    ) -> None:
+        self._owner = owner  # dropping the client would end us
+        self._watching = watching
+        self._background = background
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        item = self._background.run(self._watching.next)
+        if item is None:
+            raise StopIteration
+        return item
+
+    def close(self) -> None:
+        """End it; idempotent, and callable from any thread."""
+        self._watching.abandon()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import random
-import resource
 import secrets
 import signal
 import sys
@@ -20,20 +19,32 @@ import zmq
 
 from ..protocol.messages import FromClient, FromControl, FromWorker
 from ..protocol.paths import Endpoints
-from .config import Config
-from .core.events import ServingBegan, ShutdownAsked, TimePassed
+from . import open_files
+from .companion import Companion
+from .config_source import ConfigSource
+from .core.events import ReloadAsked, ServingBegan, ShutdownAsked, TimePassed
 from .core.machine import Core
 from .core.snapshot import Identity
 from .directories import make_private, remove_sockets
-from .door import Door
+from .door import CLIENT_BURST_MESSAGES, WORKER_BURST_MESSAGES, Door
 from .errors import DaemonError
+from .gateway.settings import GatewaySettings, written
 from .inspector import Inspector
 from .instance_lock import InstanceLock
+from .lifeline import Lifeline
 from .log import line, log
+from .log_keeper import LogKeeper
+from .lookout import Lookout
 from .pool import memory_pool
 from .process_registry import ProcessRegistry
 from .processes import Processes
+from .service.notify import ServiceNotifier
 from .switchboard import Switchboard
+from .worker_logs import WorkerLogs
+
+GATEWAY_COMMAND = (sys.executable, "-P", "-m", "dflashd.supervisor.gateway")
+GATEWAY_NAME = "_http"
+"""No model may be called so: the names of log files are apart."""
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "dflashd.worker")
 """``-P``: what happens to lie in the working directory is not imported."""
@@ -41,31 +52,50 @@ WORKER_COMMAND = (sys.executable, "-P", "-m", "dflashd.worker")
 TICK_S = 0.25
 """Longest time between two looks at the clock: a new deadline may be nearer than the last."""
 
+WATCH_S = 0.5
+"""Time between two looks at the configuration file; a change must outlast one of them."""
+
 FLUSH_S = 0.01
 """Time between two tries to send to a peer whose pipe is full."""
 
 FAREWELL_S = 1.0
 """How long last messages may take to leave when the daemon stops."""
 
-OPEN_FILES = 65_536
+LAST_READ_S = 0.1
+"""Time for clients to read their last messages: ZeroMQ drops at their side what is unread when
+the connection goes.
+"""
 
 
 @final
 class Daemon:
-    """One run of the daemon; :meth:`run` returns when it has stopped in an orderly way."""
+    """One run of the daemon; :meth:`run` returns when it has stopped in an orderly way.
 
-    def __init__(self, config: Config, *, worker_command: Sequence[str] = WORKER_COMMAND) -> None:
-        self._config = config
+    ``with_parent``: it also stops, at once, when the process that started it has gone.
+    """
+
+    def __init__(
+        self,
+        configs: ConfigSource,
+        *,
+        worker_command: Sequence[str] = WORKER_COMMAND,
+        with_parent: bool = False,
+    ) -> None:
+        self._configs = configs
+        self._config = configs.current
         self._worker_command = worker_command
+        self._lifeline = Lifeline(self._parent_went) if with_parent else None
         self._instance = secrets.token_hex(16)
+        self._service = ServiceNotifier.take(os.environ, os.getpid())
         self._stopped = asyncio.Event()
         self._turn_is_due = False
-        section = config.daemon
+        section = self._config.daemon
         self._pool = memory_pool(section.memory_share, section.memory_bytes)
+        self._open_files = open_files.OpenFiles()
 
     async def run(self, on_ready: Callable[[str], None]) -> None:
         """Serve until told to stop; ``on_ready`` gets a sentence. Raises DaemonError."""
-        raise_open_files()
+        open_files.raise_limit()
         runtime_dir, state_dir = self._config.runtime_dir, self._config.state_dir
         endpoints = Endpoints(runtime_dir)
         make_private(runtime_dir)
@@ -88,44 +118,91 @@ class Daemon:
         on_ready: Callable[[str], None],
     ) -> None:
         requests, control, workers = doors
+        limits = self._config.daemon
+        logs = WorkerLogs(
+            self._config.state_dir / "logs",
+            worker_bytes=limits.log_bytes_per_worker,
+            all_bytes=limits.log_bytes,
+        )
         processes = Processes(
             self._worker_command,
             workers_url=endpoints.workers,
-            log_dir=self._config.state_dir / "logs",
+            logs=logs,
             instance=self._instance,
             registry=registry,
+            hang_s=self._config.daemon.worker_hang_s,
             models=tuple(self._config.models),
         )
-        limits, pool = self._config.daemon, self._pool
+        gateway = self._gateway(registry, logs)
+        self._lookout = Lookout(limits, logs, on_event=self._service.happened)
         self._board = Switchboard(
             self._core(),
             {"requests": requests, "control": control},
             workers,
             processes,
             inspector=Inspector(
-                concurrency=limits.active_requests_per_worker, pool_bytes=pool.budget_bytes
+                concurrency=limits.active_requests_per_worker,
+                pool_bytes=self._pool.budget_bytes,
             ),
+            configs=self._configs,
+            lookout=self._lookout,
             on_stop=self._stopped.set,
+            services=lambda: () if gateway is None else (gateway.status(),),
         )
         loop = asyncio.get_running_loop()
         for door in doors:
             loop.add_reader(door.fileno(), self._wake, door)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._board.give, ShutdownAsked())
-        # Reload is not offered yet; the default action would leave sockets behind.
-        loop.add_signal_handler(signal.SIGHUP, log.info, line("sighup_ignored"))
+        if self._lifeline is not None:
+            self._lifeline.hold()
+        loop.add_signal_handler(signal.SIGHUP, self._board.give, ReloadAsked(cause="signal"))
         try:
-            async with asyncio.TaskGroup() as tasks:
-                clock = tasks.create_task(self._watch_clock())
-                on_ready(self._ready_sentence())
-                self._board.give(ServingBegan())
-                await self._stopped.wait()
-                clock.cancel()
+            with LogKeeper(logs):
+                async with asyncio.TaskGroup() as tasks:
+                    watches = [
+                        tasks.create_task(self._watch_clock()),
+                        tasks.create_task(self._watch_config()),
+                    ]
+                    if gateway is not None:
+                        gateway.start()
+                    on_ready(self._ready_sentence())
+                    self._service.ready(self._ready_sentence())
+                    self._board.give(ServingBegan())
+                    await self._stopped.wait()
+                    for watch in watches:
+                        watch.cancel()
             await self._say_farewell()
+            if gateway is not None:
+                await gateway.stop()
         finally:
             processes.kill_all()
+            if gateway is not None:
+                gateway.kill()
+            if self._lifeline is not None:
+                self._lifeline.release()
+            self._service.close()
             for door in doors:
                 loop.remove_reader(door.fileno())
+
+    def _gateway(self, registry: ProcessRegistry, logs: WorkerLogs) -> Companion | None:
+        http = self._config.http
+        if http is None:
+            return None
+        settings = GatewaySettings(
+            runtime_dir=str(self._config.runtime_dir),
+            http=http,
+        )
+        processes = Processes(
+            (*GATEWAY_COMMAND, written(settings)),
+            workers_url="",
+            logs=logs,
+            instance=self._instance,
+            registry=registry,
+            hang_s=self._config.daemon.worker_hang_s,
+        )
+        limits = self._config.daemon
+        return Companion(GATEWAY_NAME, processes, limits, random.random, address=http.url)
 
     def _core(self) -> Core:
         identity = Identity(
@@ -149,7 +226,15 @@ class Daemon:
 
     def _wake(self, door: Door) -> None:
         door.stir()
+        if door.is_behind:  # what woke us may be that a peer reads again
+            self._board.flush()
         self._turn()
+
+    def _parent_went(self) -> None:
+        log.warning(line("parent_gone"))
+        # Twice: nobody is left for whom running requests should finish.
+        self._board.give(ShutdownAsked())
+        self._board.give(ShutdownAsked())
 
     def _turn(self) -> None:
         self._turn_is_due = False
@@ -159,31 +244,50 @@ class Daemon:
 
     async def _watch_clock(self) -> None:
         while True:
+            if self._lifeline is not None:
+                self._lifeline.check()
+            self._service.beat(time.monotonic())
             self._board.flush()
             self._board.give(TimePassed())
             self._turn()
+            if self._open_files.look():
+                self._board.let_in(new_clients=not self._open_files.are_short)
+            hurried = self._board.is_behind or self._open_files.are_many
             left_s = self._board.next_deadline - time.monotonic()
-            rest_s = FLUSH_S if self._board.is_behind else max(FLUSH_S, min(TICK_S, left_s))
+            rest_s = FLUSH_S if hurried else max(FLUSH_S, min(TICK_S, left_s))
+            due_s = time.monotonic() + rest_s
             await asyncio.sleep(rest_s)
+            self._lookout.lag.observe(max(0.0, time.monotonic() - due_s))
+
+    async def _watch_config(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if self._configs.has_changed:
+                self._board.give(ReloadAsked(cause="file"))
 
     async def _say_farewell(self) -> None:
         end = time.monotonic() + FAREWELL_S
         while self._board.is_behind and time.monotonic() < end:
             self._board.flush()
             await asyncio.sleep(FLUSH_S)
+        await asyncio.sleep(LAST_READ_S)
 
 
 @contextlib.contextmanager
 def open_doors(endpoints: Endpoints) -> Generator[tuple[Door, Door, Door]]:
     """Bind requests, control and workers; close them, then wait for last messages to leave."""
     paths: tuple[Path, ...] = endpoints.paths
-    kinds = (FromClient, FromControl, FromWorker)
+    kinds = (
+        (FromClient, CLIENT_BURST_MESSAGES),
+        (FromControl, CLIENT_BURST_MESSAGES),
+        (FromWorker, WORKER_BURST_MESSAGES),
+    )
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     doors: list[Door] = []
     try:
-        for path, kind in zip(paths, kinds, strict=True):
+        for path, (kind, burst_messages) in zip(paths, kinds, strict=True):
             try:
-                doors.append(Door(context, path, kind))
+                doors.append(Door(context, path, kind, burst_messages=burst_messages))
             except (zmq.ZMQError, OSError) as error:
                 raise DaemonError(f"{path} cannot be bound: {error}") from error
         requests, control, workers = doors
@@ -192,12 +296,3 @@ def open_doors(endpoints: Endpoints) -> Generator[tuple[Door, Door, Door]]:
         for door in doors:
             door.close()
         context.term()
-
-
-def raise_open_files() -> None:
-    """Raise the soft limit of open files: running out of them would abort the process."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

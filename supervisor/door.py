@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -10,27 +11,47 @@ from pathlib import Path
 from typing import cast, final
 
 import zmq
+import zmq.backend
 
 from ..protocol.codec import Kinds
 from ..protocol.envelope import BODY_LIMIT_BYTES
+from ..protocol.paths import full_path
 
-HIGH_WATER_MESSAGES = 1000
+SEND_MESSAGES = 100
+"""Messages libzmq holds for one peer, whatever their size; more wait in its outbox."""
+
+WORKER_BURST_MESSAGES = 1000
+"""Messages libzmq holds from one worker: chunks of all its requests."""
+
+CLIENT_BURST_MESSAGES = 16
+"""Messages libzmq holds from one client: its bodies may be large. We read all the time, so that
+only bursts wait there; what we have read is bounded in all by ``queued_bytes``.
+"""
+
 OUTBOX_MESSAGES = 4096
-OUTBOX_BYTES = 64 * 2**20
+OUTBOX_BYTES = 16 * 2**20
 """More than this waiting for one peer means that it does not read; twice that is the end."""
+
+OUTBOXES_BYTES = 128 * 2**20
+"""All outboxes of a door together; when many peers do not read, each has its share of this."""
 
 _FRAMES_LIMIT = 4
 """Parts kept of a message: one more than it may have, so that too many are still seen."""
 
+# What pyzmq puts around each part of a message costs more than sending it: the calls below it.
+_send = zmq.backend.Socket.send
+_receive = zmq.backend.Socket.recv
+_get = zmq.backend.Socket.get
+
 # Plain numbers: an operation on the enums costs more than the question asked with them.
 _READABLE = int(zmq.POLLIN)
+_EVENTS = int(zmq.EVENTS)
 _NO_WAIT = int(zmq.DONTWAIT)
 _NO_WAIT_MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
 _OPTIONS = {
     zmq.ROUTER_MANDATORY: 1,
     zmq.LINGER: 500,
-    zmq.SNDHWM: HIGH_WATER_MESSAGES,
-    zmq.RCVHWM: HIGH_WATER_MESSAGES,
+    zmq.SNDHWM: SEND_MESSAGES,
     zmq.MAXMSGSIZE: BODY_LIMIT_BYTES,
     zmq.HANDSHAKE_IVL: 5000,
     # No heartbeats: libzmq aborts when one is due for a peer that hung up with its pipe full.
@@ -55,10 +76,9 @@ class Outbox:
         self.messages: deque[list[bytes]] = deque()
         self.bytes = 0
 
-    @property
-    def is_full(self) -> bool:
-        """Whether this peer has stopped reading."""
-        return len(self.messages) >= OUTBOX_MESSAGES or self.bytes >= OUTBOX_BYTES
+    def holds(self, share: float, limit_bytes: float) -> bool:
+        """Whether ``share`` of what may wait does: then this peer has stopped reading."""
+        return len(self.messages) >= share * OUTBOX_MESSAGES or self.bytes >= share * limit_bytes
 
     def put(self, message: list[bytes]) -> None:
         """Add one message at the end."""
@@ -74,7 +94,14 @@ class Outbox:
 class Door:
     """A bound socket, private to its owner. One thread only; nothing here ever waits."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: Path, kinds: Kinds) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        path: Path,
+        kinds: Kinds,
+        *,
+        burst_messages: int = CLIENT_BURST_MESSAGES,
+    ) -> None:
         self.name = path.stem
         self.kinds = kinds
         self.counters: Counter[str] = Counter()
@@ -84,20 +111,33 @@ class Door:
         self._outboxes: dict[bytes, Outbox] = {}
         self._socket = context.socket(zmq.ROUTER)
         try:
-            self._bind()
+            self._bind(burst_messages)
         except BaseException:
             self._socket.close()  # open, it would keep the context from ending
             raise
 
-    def _bind(self) -> None:
+    def _bind(self, burst_messages: int) -> None:
         for option, value in _OPTIONS.items():
             self._socket.setsockopt(option, value)
+        self._socket.setsockopt(zmq.RCVHWM, burst_messages)
         old_mask = os.umask(0o177)
         try:
             self._socket.bind(f"ipc://{self._path}")
         finally:
             os.umask(old_mask)
         self._path.chmod(0o600)
+        full_path(self._path).unlink(missing_ok=True)
+
+    def let_in(self, *, new_peers: bool) -> None:
+        """Let nobody new connect, or again; who is connected stays so, and nothing is lost.
+
+        The socket's file is moved, not closed: closing would disconnect everybody.
+        """
+        source, target = self._path, full_path(self._path)
+        if new_peers:
+            source, target = target, source
+        with contextlib.suppress(FileNotFoundError):
+            source.replace(target)
 
     def fileno(self) -> int:
         """Readable when something may have arrived: then call :meth:`stir`."""
@@ -114,15 +154,20 @@ class Door:
 
     def receive(self, limit: int) -> Iterator[tuple[bytes, list[bytes]]]:
         """At most ``limit`` messages that are there already: (routing id, frames)."""
+        in_a_row = False
         for _ in range(limit):
-            # Asking makes the descriptor wake us again; a send or a receive may swallow that.
-            if not (self._was_woken or self._is_readable()):
-                self.may_have_message = False
-                return
+            # Asking makes the descriptor wake us again; a send or a receive may swallow that. It
+            # takes as long as receiving, so of messages in a row only the last one's end is asked.
+            if not (in_a_row or self._was_woken):
+                if not self._is_readable():
+                    self.may_have_message = False
+                    return
+                in_a_row = True
             self._was_woken = False
             try:
                 identity, *frames = self._receive_parts()
             except zmq.Again:
+                in_a_row = False
                 continue
             yield identity, frames
 
@@ -140,10 +185,11 @@ class Door:
                 return self._failed(error)
             else:
                 return Delivery.on_its_way
-        if not outbox.is_full:
+        limit_bytes = min(OUTBOX_BYTES, OUTBOXES_BYTES / len(self._outboxes))
+        if not outbox.holds(1.0, limit_bytes):
             outbox.put(message)
             return Delivery.on_its_way
-        if len(outbox.messages) >= 2 * OUTBOX_MESSAGES or outbox.bytes >= 2 * OUTBOX_BYTES:
+        if outbox.holds(2.0, limit_bytes):
             self.counters["undeliverable"] += 1
             return Delivery.dropped
         outbox.put(message)
@@ -174,13 +220,14 @@ class Door:
         """Close and remove the socket file; what was sent may still leave for a moment."""
         self._socket.close()
         self._path.unlink(missing_ok=True)
+        full_path(self._path).unlink(missing_ok=True)
 
     def _receive_parts(self) -> list[bytes]:
         # recv_multipart asks the socket after each part; the part itself knows, and is faster.
-        part = self._socket.recv(_NO_WAIT, copy=False)
+        part = _receive(self._socket, _NO_WAIT, copy=False)
         parts = [part.bytes]
         while part.more:
-            part = self._socket.recv(_NO_WAIT, copy=False)
+            part = _receive(self._socket, _NO_WAIT, copy=False)
             if len(parts) <= _FRAMES_LIMIT:
                 parts.append(part.bytes)
         return parts
@@ -188,11 +235,11 @@ class Door:
     def _send_parts(self, parts: list[bytes]) -> None:
         # After the first part was taken, the others cannot be refused.
         for part in parts[:-1]:
-            self._socket.send(part, _NO_WAIT_MORE)
-        self._socket.send(parts[-1], _NO_WAIT)
+            _send(self._socket, part, _NO_WAIT_MORE)
+        _send(self._socket, parts[-1], _NO_WAIT)
 
     def _is_readable(self) -> bool:
-        return bool(cast("int", self._socket.getsockopt(zmq.EVENTS)) & _READABLE)
+        return bool(cast("int", _get(self._socket, _EVENTS)) & _READABLE)
 
     def _failed(self, error: zmq.ZMQError) -> Delivery:
         if error.errno != zmq.EHOSTUNREACH:

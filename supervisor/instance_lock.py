@@ -22,6 +22,14 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     instance: str
 
 
+def holder_pid(lock: Path) -> int | None:
+    """Who a lock file names, as far as it can be read; it need not be held any more."""
+    try:
+        return msgspec.json.decode(lock.read_bytes(), type=Holder).pid
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
 @final
 class InstanceLock:
     """Held while the daemon lives; the file is gone afterwards.

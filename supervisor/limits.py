@@ -103,3 +103,17 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stable_s: Annotated[
         Duration, Meta(description="ready for so long, and earlier failures are forgotten")
     ] = 120
+
+    # what is told
+    events_kept: Annotated[
+        Bound, Meta(description="last events, for those who ask what happened")
+    ] = 1000
+    watchers: Annotated[
+        Bound, Meta(description="clients that may follow events and logs at the same time")
+    ] = 64
+    log_bytes_per_worker: Annotated[
+        int, Meta(ge=2**16, description="size of a worker's log, beyond which its oldest half goes")
+    ] = 16 * 2**20
+    log_bytes: Annotated[int, Meta(ge=2**20, description="size of all workers' logs together")] = (
+        256 * 2**20
+    )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping
+
+from .log_pump import LogPump
 
 log = logging.getLogger("dflashd")
 
@@ -19,10 +22,20 @@ def line_of(name: str, fields: Mapping[str, object]) -> str:
 
 
 def configure(level: int = logging.INFO) -> None:
-    """Send the daemon's log to stderr."""
+    """Send the daemon's log to stderr, without ever waiting for whoever reads it."""
+    closed = sys.stderr is None  # pyright: ignore[reportUnnecessaryComparison] (by our parent)
     logging.basicConfig(
-        level=level, format="%(asctime)s.%(msecs)03d %(levelname)s %(message)s", datefmt="%F %T"
+        level=level,
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(message)s",
+        datefmt="%F %T",
+        handlers=[logging.NullHandler() if closed else LogPump(sys.stderr.fileno())],
     )
+
+
+def dropped_lines() -> int:
+    """Lines that were not written, since nobody read those before them."""
+    pumps = (h for h in logging.getLogger().handlers if isinstance(h, LogPump))
+    return sum(pump.dropped for pump in pumps)
 
 
 def _shown(value: object) -> str:

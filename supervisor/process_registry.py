@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from pathlib import Path
 from typing import final
 
@@ -20,10 +21,10 @@ _SAME_START_S = 2.0
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker process: its pid, when it started (epoch seconds), and whose it is."""
+    """One worker process: its pid, when it started (see :func:`started_s`), and whose it is."""
 
     pid: int
-    created_at: float
+    started_s: float
     instance: str
     worker: str
 
@@ -40,9 +41,9 @@ class ProcessRegistry:
     def add(self, pid: int, worker: str) -> None:
         """Remember a process that was just started."""
         with contextlib.suppress(psutil.Error):
-            created_at = psutil.Process(pid).create_time()
+            start_s = started_s(psutil.Process(pid))
             self._entries[pid] = Entry(
-                pid=pid, created_at=created_at, instance=self._instance, worker=worker
+                pid=pid, started_s=start_s, instance=self._instance, worker=worker
             )
             self._write()
 
@@ -52,8 +53,9 @@ class ProcessRegistry:
             self._write()
 
     def close(self) -> None:
-        """Remove the file: nothing of ours is left."""
-        self.path.unlink(missing_ok=True)
+        """Remove the file, unless something of ours is left for the next daemon to sweep."""
+        if not self._entries:
+            self.path.unlink(missing_ok=True)
 
     def sweep(self) -> list[Entry]:
         """Kill what a dead daemon left behind, never a stranger. Returns what was killed."""
@@ -79,6 +81,18 @@ class ProcessRegistry:
         except OSError as error:
             # The registry is a second net: workers end with us by other means too.
             log.warning(line("registry_unwritable", path=self.path, reason=error))
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def started_s(process: psutil.Process) -> float:
+    """When a process started, on a clock that nobody sets. Raises psutil.Error.
+
+    Linux counts from the boot, so that is what we keep: its wall-clock time of a start moves
+    whenever the clock is set. macOS keeps the wall-clock time that it was.
+    """
+    boot_s = psutil.boot_time() if sys.platform == "linux" else 0.0
+    return process.create_time() - boot_s
 
 
 def _kill_if_ours(entry: Entry) -> bool:
@@ -105,7 +119,7 @@ def _members(group: int) -> list[psutil.Process]:
 
 def _is_ours(process: psutil.Process, entry: Entry) -> bool:
     with contextlib.suppress(psutil.Error, OSError):
-        began_after = process.create_time() - entry.created_at
+        began_after = started_s(process) - entry.started_s
         same_leader = process.pid != entry.pid or began_after <= _SAME_START_S
         return (
             began_after >= -_SAME_START_S

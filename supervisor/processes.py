@@ -8,14 +8,13 @@ import os
 import secrets
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, final
 
-from . import worker_log
 from .exit_watch import ExitWatch
 from .process_registry import MARKER, ProcessRegistry
+from .worker_logs import WorkerLogs
 
 SIGNALS = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
 
@@ -32,8 +31,6 @@ class Process:
     epoch: int
     child: subprocess.Popen[bytes]
     secret: bytes
-    log: Path
-    log_start_bytes: int
     watch: ExitWatch
 
 
@@ -50,19 +47,25 @@ class Processes:
         command: Sequence[str],
         *,
         workers_url: str,
-        log_dir: Path,
+        logs: WorkerLogs,
         instance: str,
         registry: ProcessRegistry,
-        models: Sequence[str] = (),
+        hang_s: float,
+        models: Iterable[str] = (),
     ) -> None:
         self._command = list(command)
         self._workers_url = workers_url
-        self._log_dir = log_dir
+        self._logs = logs
         self._instance = instance
         self._registry = registry
-        self._models = tuple(models)
+        self._hang_s = hang_s
+        self.serve_models(models)
         self.on_exit: Callable[[str, int, int, str], None] = _unheard
         self._live: dict[tuple[str, int], Process] = {}
+
+    def serve_models(self, models: Iterable[str]) -> None:
+        """Say which models are configured now, to the processes started from now on."""
+        self._models = tuple(models)
 
     def start(self, worker: str, epoch: int, *, cpu_share: int) -> int:
         """Start a process and return its pid. Raises OSError.
@@ -72,10 +75,8 @@ class Processes:
         Must run in the main thread: on Linux a worker is tied to the thread that started it.
         """
         secret = secrets.token_bytes(32)
-        path = worker_log.log_path(self._log_dir, worker)
-        log_fd = worker_log.open_log(path)
+        log_fd = self._logs.open(worker)
         try:
-            log_start_bytes = os.fstat(log_fd).st_size
             child = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,  # its end tells the worker that we are gone
@@ -84,6 +85,9 @@ class Processes:
                 env=self._environment(worker, epoch, secret, cpu_share),
                 start_new_session=True,
             )
+        except OSError:
+            self._logs.ended(worker)
+            raise
         finally:
             os.close(log_fd)
         loop = asyncio.get_running_loop()
@@ -93,14 +97,13 @@ class Processes:
         except OSError:
             child.kill()
             child.wait()
+            self._logs.ended(worker)
             raise
         self._live[key] = Process(
             worker=worker,
             epoch=epoch,
             child=child,
             secret=secret,
-            log=path,
-            log_start_bytes=log_start_bytes,
             watch=watch,
         )
         self._registry.add(child.pid, worker)
@@ -134,10 +137,10 @@ class Processes:
         """Kill and reap every process, at the daemon's own unexpected end."""
         for process in list(self._live.values()):
             self.signal(process.worker, process.epoch, "kill")
+            process.watch.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.child.wait(timeout=5)
-            process.watch.close()
-            self._registry.remove(process.child.pid)
+                self._registry.remove(process.child.pid)
         self._live.clear()
 
     def _ended(self, key: tuple[str, int]) -> None:
@@ -149,7 +152,8 @@ class Processes:
         if process.child.stdin is not None:
             process.child.stdin.close()
         self._registry.remove(process.child.pid)
-        log_tail = worker_log.tail(process.log, process.log_start_bytes)
+        log_tail = self._logs.of(process.worker).tail()
+        self._logs.ended(process.worker)
         self.on_exit(process.worker, process.epoch, status, log_tail)
 
     def _environment(
@@ -168,6 +172,7 @@ class Processes:
             "DFLASHD_SECRET": secret.hex(),
             "DFLASHD_SUPERVISOR_PID": str(os.getpid()),
             "DFLASHD_CPU_SHARE": str(cpu_share),
+            "DFLASHD_HANG_S": str(self._hang_s),
         }
 
 

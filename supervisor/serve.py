@@ -12,43 +12,48 @@ from pathlib import Path
 
 from ..protocol.errors import DflashError
 from . import log
-from .config import Config, ConfigError, load
+from .config import ConfigError
+from .config_source import ConfigSource
 from .daemon import WORKER_COMMAND, Daemon
 from .errors import AlreadyServed, DaemonError
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_BUSY = 75
-"""Another daemon serves the directory (EX_TEMPFAIL of sysexits.h)."""
-EXIT_INTERRUPTED = 130
-EXIT_CONFIGURATION = 78
-"""The configuration cannot be used: starting again does not help (EX_CONFIG)."""
+from .exit_statuses import (
+    EXIT_CONFIGURATION,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_TRY_AGAIN,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of ``dflashd``; the exit status."""
     parsed = parser().parse_args(arguments)
     log.configure()
-    path: Path | None = parsed.config
+    return run(parsed.config, with_parent=parsed.with_parent)
+
+
+def run(
+    path: Path | None,
+    *,
+    worker_command: Sequence[str] = WORKER_COMMAND,
+    with_parent: bool = False,
+) -> int:
+    """Serve what the file at ``path`` says until told to stop; the exit status."""
     try:
-        config = Config() if path is None else load(path)
-        return run(config)
+        configs = ConfigSource(path)
     except ConfigError as error:
         return complain(str(error), EXIT_CONFIGURATION)
 
-
-def run(config: Config, *, worker_command: Sequence[str] = WORKER_COMMAND) -> int:
-    """Serve until told to stop; the exit status."""
-
     async def serve() -> None:
-        await Daemon(config, worker_command=worker_command).run(announce)
+        daemon = Daemon(configs, worker_command=worker_command, with_parent=with_parent)
+        await daemon.run(announce)
 
     try:
         asyncio.run(serve())
     except KeyboardInterrupt:  # before the signal handlers were there
         return EXIT_INTERRUPTED
     except AlreadyServed as error:
-        return complain(str(error), EXIT_BUSY)
+        return complain(str(error), EXIT_TRY_AGAIN)
     except DaemonError as error:
         return complain(str(error), EXIT_FAILED)
     except DflashError as error:
@@ -70,6 +75,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="TOML file with the models (see dflashd.example.toml)",
     )
+    serve.add_argument(
+        "--with-parent",
+        action="store_true",
+        help="stop at once when the program that started this one ends: it must hold the other "
+        "end of stdin, a pipe",
+    )
     return top
 
 
@@ -83,7 +94,7 @@ def announce(sentence: str) -> None:
 
 def complain(sentence: str, status: int) -> int:
     """Say why not, on stderr."""
-    sys.stderr.write(f"dflashd: {sentence}\n")
+    sys.stderr.write("".join(f"dflashd: {line}\n" for line in sentence.splitlines()))
     return status
 
 

@@ -11,16 +11,29 @@ from msgspec import structs
 
 from ..protocol.codec import decode, encode
 from ..protocol.errors import DflashError, ErrorCode, Malformed, Stranger
-from ..protocol.messages import Failed, Header, Register, Snapshot
+from ..protocol.messages import (
+    Body,
+    Failed,
+    Header,
+    Measured,
+    Register,
+    ServiceStatus,
+    Snapshot,
+)
+from .config_source import ConfigSource
 from .core.effects import (
+    AdoptConfig,
     Effect,
     InspectModel,
     Note,
+    ReadConfig,
+    SendMetrics,
     SendSnapshot,
     SendToClient,
     SendToWorker,
     SignalProcess,
     SpawnProcess,
+    StartWatch,
     StopServing,
 )
 from .core.events import (
@@ -41,7 +54,8 @@ from .core.facts import ModelFacts
 from .core.machine import Core
 from .door import Delivery, Door
 from .inspector import Inspector
-from .log import line, line_of, log
+from .log import line, log
+from .lookout import Lookout
 from .processes import Processes
 
 BATCH_MESSAGES = 64
@@ -68,16 +82,23 @@ class Switchboard:
         processes: Processes,
         *,
         inspector: Inspector,
+        configs: ConfigSource,
+        lookout: Lookout,
         on_stop: Callable[[], None],
+        services: Callable[[], tuple[ServiceStatus, ...]] = tuple,
     ) -> None:
+        self._services = services
         self._core = core
         self._client_doors = client_doors
         self._worker_door = worker_door
         self._on_stop = on_stop
         self._processes = processes
+        self._configs = configs
         processes.on_exit = self.worker_exited
         self._inspector = inspector
         inspector.on_facts = self.model_inspected
+        self._lookout = lookout
+        lookout.send = self._send_to_client
         self._links: dict[bytes, tuple[str, int]] = {}
         self._events: deque[Event] = deque()
         self._handling = False
@@ -113,11 +134,13 @@ class Switchboard:
                     taken_bytes += sum(map(len, frames))
                     if taken_bytes >= BATCH_BYTES:
                         break
+        more = self._watch()
         self._busy_cpu_s += time.thread_time() - began_s
-        return any(door.may_have_message for door in self.doors)
+        return more or any(door.may_have_message for door in self.doors)
 
     def flush(self) -> None:
-        """Send what waits, and notice who is gone."""
+        """Send what waits, and notice who is gone and what was logged."""
+        self._lookout.look()
         for name, door in self._client_doors.items():
             if door.is_behind:
                 for identity in door.flush():
@@ -125,6 +148,13 @@ class Switchboard:
         if self._worker_door.is_behind:
             for identity in self._worker_door.flush():
                 self._unreachable(identity)
+
+    def let_in(self, *, new_clients: bool) -> None:
+        """Open or shut the clients' doors for connections that are not there yet."""
+        log.warning(line("doors_opened" if new_clients else "doors_shut"))
+        self._counters["doors_shut"] += not new_clients
+        for door in self._client_doors.values():
+            door.let_in(new_peers=new_clients)
 
     def give(self, event: Event) -> None:
         """Hand an event to the core and obey; what that brings about is handled in turn."""
@@ -167,7 +197,8 @@ class Switchboard:
                 ClientErred(peer=peer, code=error.code, message=error.message, id=error.request_id)
             )
         else:
-            self.give(ClientSent(peer=peer, header=message.header, body=message.body))
+            if not self._lookout.takes(peer, message.header):
+                self.give(ClientSent(peer=peer, header=message.header, body=message.body))
 
     def _from_worker(self, identity: bytes, frames: list[bytes]) -> None:
         door = self._worker_door
@@ -206,6 +237,8 @@ class Switchboard:
     # --- out -------------------------------------------------------------------------------------
 
     def _handle(self, event: Event) -> None:
+        if isinstance(event, ClientVanished | ClientOverflowed):
+            self._lookout.lost(event)
         try:
             effects = self._core.handle(event, time.monotonic())
         except Exception:  # noqa: BLE001 (a mistake of ours must not take every model down)
@@ -217,7 +250,14 @@ class Switchboard:
             except Exception:  # noqa: BLE001 (and not keep the other effects from happening)
                 self._mistake(effect)
 
-    def _mistake(self, cause: Event | Effect) -> None:
+    def _watch(self) -> bool:
+        try:
+            return self._lookout.turn()
+        except Exception:  # noqa: BLE001 (watching must not disturb those who work)
+            self._mistake(self._lookout)
+            return False
+
+    def _mistake(self, cause: object) -> None:
         self._counters["internal_errors"] += 1
         log.exception(line("internal_error", cause=type(cause).__name__))
 
@@ -227,23 +267,42 @@ class Switchboard:
                 self._send_to_client(effect.peer, effect.header, effect.body)
             case SendToWorker():
                 self._send_to_worker(effect)
-            case SendSnapshot():
-                counters = {**effect.snapshot.counters, **self._own_counters()}
-                body = structs.replace(effect.snapshot, counters=counters)
-                frames = encode(Snapshot(id=effect.id), body)
-                self._send_frames(effect.peer, frames)
-            case SpawnProcess():
-                self._spawn(effect)
+            case SendSnapshot() | SendMetrics():
+                self._send_state(effect)
+            case StartWatch():
+                self._lookout.start(effect)
+            case SpawnProcess() | SignalProcess():
+                self._command(effect)
             case InspectModel():
                 self._inspector.ask(effect.model, effect.body)
-            case SignalProcess():
-                self._signal(effect)
+            case ReadConfig() | AdoptConfig():
+                self._configure(effect)
             case Note():
-                log.info(line_of(effect.name, effect.fields))
+                self._lookout.note(effect.name, effect.fields)
             case StopServing():
+                self._lookout.end()
                 self._on_stop()
 
-    def _send_to_client(self, peer: Peer, header: Header, body: bytes) -> None:
+    def _send_state(self, effect: SendSnapshot | SendMetrics) -> None:
+        if isinstance(effect, SendSnapshot):
+            counters = {**effect.snapshot.counters, **self._own_counters()}
+            services = self._services()
+            body = structs.replace(effect.snapshot, counters=counters, services=services)
+            self._send_frames(effect.peer, encode(Snapshot(id=effect.id), body))
+            return
+        doors = {door.name: door.counters for door in self.doors}
+        errors = self._counters["internal_errors"]
+        measured = self._lookout.measured(effect.metrics, doors, errors, self._busy_cpu_s)
+        self._send_frames(effect.peer, encode(Measured(id=effect.id), measured))
+
+    def _configure(self, effect: ReadConfig | AdoptConfig) -> None:
+        if isinstance(effect, ReadConfig):
+            self._configs.read(effect, self.give)
+        else:
+            self._configs.adopt(effect.config)
+            self._processes.serve_models(self._configs.current.models)
+
+    def _send_to_client(self, peer: Peer, header: Header, body: bytes | Body = b"") -> None:
         self._send_frames(peer, encode(header, body))
 
     def _send_frames(self, peer: Peer, frames: list[bytes]) -> None:
@@ -276,6 +335,12 @@ class Switchboard:
         else:
             self._events.append(ProcessStarted(worker=worker, epoch=epoch, pid=pid))
 
+    def _command(self, effect: SpawnProcess | SignalProcess) -> None:
+        if isinstance(effect, SpawnProcess):
+            self._spawn(effect)
+        else:
+            self._signal(effect)
+
     def _signal(self, effect: SignalProcess) -> None:
         if not self._processes.signal(effect.worker, effect.epoch, effect.signal):
             event = WorkerExited(worker=effect.worker, epoch=effect.epoch, status=-9)
@@ -287,7 +352,12 @@ class Switchboard:
             for door in self.doors
             for key, value in door.counters.items()
         }
-        return {**self._counters, **doors, "busy_cpu_s": self._busy_cpu_s}
+        return {
+            **self._counters,
+            **doors,
+            **self._lookout.counters(),
+            "busy_cpu_s": self._busy_cpu_s,
+        }
 
 
 def routing_id(worker: str, epoch: int) -> bytes:

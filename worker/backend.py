@@ -63,9 +63,9 @@ class Backends:
 
 def _entry_point(name: str, own: Iterable[str]) -> EntryPoint:
     installed = entry_points(group=GROUP)
-    found = {entry.value: entry for entry in installed if entry.name == name}
+    found = [entry for entry in installed if entry.name == name]
     if len(found) == 1:
-        return found.popitem()[1]
+        return found[0]
     names = ", ".join(sorted({*own, *installed.names}))
     if not found:
         raise DflashError(
@@ -75,7 +75,7 @@ def _entry_point(name: str, own: Iterable[str]) -> EntryPoint:
         )
     raise DflashError(
         ErrorCode.unsupported,
-        f"several packages call a backend {name} ({', '.join(map(_origin, found.values()))}); "
+        f"several packages call a backend {name} ({', '.join(map(_origin, found))}); "
         "uninstall all but one",
     )
 

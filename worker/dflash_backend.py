@@ -70,7 +70,7 @@ class MlxModel:
         if self.cache.manager is None:
             return
         try:
-            self.caches.shutdown(self.cache.manager.identity)
+            self.caches.release(self.cache.manager)
         except CacheStuck as error:
             log.warning("cache_stuck model=%s reason=%s", self.model.name, error)
 

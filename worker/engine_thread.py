@@ -13,23 +13,24 @@ from ..protocol.codec import Message
 from .dispatch import dispatch
 from .effects import Effects
 from .engine import Engine
-from .lifeline import Watchdog
 from .log import line, log
-from .loop import Loop, Pulse
+from .loop import SLOW_CONSUMER_S, Loop, Pulse
+from .watchdog import HANG_S, Watchdog
 
-HANG_S = 900.0
-"""No single step, nor the silence between two progress calls of a load, takes this long."""
+Command = Callable[[Loop, float], None]
+"""Carried out on the engine's thread: gets the loop, and the seconds it has waited for that."""
 
-_Arrived = tuple[Message, float]
-"""A message and the moment it came."""
+_Arrived = tuple[Command, float]
+"""A command and the moment it came."""
 
 
 @final
 class EngineThread:
-    """Runs a loop on its own thread; ``put`` hands it messages from any other.
+    """Runs a loop on its own thread; ``put`` and ``do`` hand it work from any other.
 
     ``make_engine`` is called on the thread itself: all mlx work, its import included, is there.
-    ``on_end`` is called last, when the loop was stopped or something broke.
+    ``on_end`` is called last, when the loop was stopped or something broke. A hang longer than
+    ``hang_s`` ends the process; None: never, for processes that are not ours to end.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class EngineThread:
         effects: Effects,
         on_end: Callable[[], None],
         *,
-        hang_s: float = HANG_S,
+        hang_s: float | None = HANG_S,
+        slow_consumer_s: float = SLOW_CONSUMER_S,
     ) -> None:
         self._make_engine = make_engine
         self._effects = effects
         self._on_end = on_end
-        self._watchdog = Watchdog(hang_s)
+        self._slow_consumer_s = slow_consumer_s
+        self._watchdog = None if hang_s is None else Watchdog(hang_s)
         self._inbox: queue.SimpleQueue[_Arrived] = queue.SimpleQueue()
         self._loop: Loop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -56,8 +59,17 @@ class EngineThread:
         self._thread.start()
 
     def put(self, message: Message) -> None:
-        """Hand a command over; it takes effect before the next step."""
-        self._inbox.put((message, time.monotonic()))
+        """Hand a message of the supervisor over; it takes effect before the next step."""
+        self.do(lambda loop, waited_s: dispatch(message, waited_s, loop, self._effects))
+
+    def do(self, command: Command) -> None:
+        """Hand a command over; also from a finaliser. After the end it is dropped."""
+        self._inbox.put((command, time.monotonic()))
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread's end; whether it has ended."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     @property
     def pulse(self) -> Pulse:
@@ -71,7 +83,7 @@ class EngineThread:
             log.exception(line("engine_broke", error=type(error).__name__))
             self.failure = error
         finally:
-            self._watchdog.rest()
+            self._rest()
             self.ended = True
             self._on_end()
 
@@ -85,6 +97,7 @@ class EngineThread:
             pid=os.getpid(),
             intake=self._take_in,
             alive=self._beat,
+            slow_consumer_s=self._slow_consumer_s,
         )
         self._loop = loop
         log.info(line("engine_ready"))
@@ -93,7 +106,12 @@ class EngineThread:
                 self._sleep(loop)
 
     def _beat(self) -> None:
-        self._watchdog.beat(time.monotonic())
+        if self._watchdog is not None:
+            self._watchdog.beat(time.monotonic())
+
+    def _rest(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.rest()
 
     def _take_in(self) -> None:
         """Carry out what has arrived; the loop calls this often while it works."""
@@ -105,7 +123,7 @@ class EngineThread:
             self._carry_out(arrived)
 
     def _sleep(self, loop: Loop) -> None:
-        self._watchdog.rest()
+        self._rest()
         try:
             arrived = self._inbox.get(timeout=loop.idle_s())
         except queue.Empty:
@@ -114,6 +132,6 @@ class EngineThread:
         self._carry_out(arrived)
 
     def _carry_out(self, arrived: _Arrived) -> None:
-        message, arrived_at_s = arrived
+        command, arrived_at_s = arrived
         if self._loop is not None:
-            dispatch(message, time.monotonic() - arrived_at_s, self._loop, self._effects)
+            command(self._loop, time.monotonic() - arrived_at_s)

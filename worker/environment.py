@@ -10,6 +10,9 @@ import msgspec
 
 from ..protocol.messages import Name
 from .errors import ConfigurationError
+from .watchdog import HANG_S
+
+LONGEST_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +24,8 @@ class Environment:
     epoch: int
     secret: bytes
     supervisor_pid: int
+    hang_s: float
+    """A standstill of the engine for so long ends the process."""
 
     @classmethod
     def take(cls, environ: MutableMapping[str, str]) -> Self:
@@ -34,6 +39,7 @@ class Environment:
             epoch=_positive(environ, "DFLASHD_EPOCH"),
             secret=_secret(environ),
             supervisor_pid=_positive(environ, "DFLASHD_SUPERVISOR_PID"),
+            hang_s=_seconds(environ, "DFLASHD_HANG_S", HANG_S),
         )
 
     @property
@@ -81,3 +87,13 @@ def _positive(environ: MutableMapping[str, str], name: str) -> int:
     if not (value.isascii() and value.isdigit() and 0 < int(value) <= 2**53):
         raise ConfigurationError(f"{name} is not a positive number")
     return int(value)
+
+
+def _seconds(environ: MutableMapping[str, str], name: str, default_s: float) -> float:
+    try:
+        seconds = float(environ.get(name, default_s))
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= LONGEST_S:
+        raise ConfigurationError(f"{name} is not a number of seconds up to {LONGEST_S:g}")
+    return seconds

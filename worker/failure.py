@@ -12,7 +12,7 @@ from .engine import Engine
 def request_failure(error: Exception, engine: Engine) -> DflashError:
     """What to answer a request that ``error`` ended; no traceback and no content leaves here."""
     if isinstance(error, DflashError):
-        return _detached(error)
+        return detached(error)
     if engine.ran_out_of_memory(error):
         return DflashError(
             ErrorCode.out_of_memory,
@@ -28,7 +28,7 @@ def request_failure(error: Exception, engine: Engine) -> DflashError:
 def load_failure(error: Exception, engine: Engine) -> DflashError:
     """What to answer a load that ``error`` ended."""
     if isinstance(error, DflashError):
-        return _detached(error)
+        return detached(error)
     if engine.ran_out_of_memory(error):
         return DflashError(ErrorCode.out_of_memory, "memory ran out while the model was loading")
     return DflashError(
@@ -37,7 +37,8 @@ def load_failure(error: Exception, engine: Engine) -> DflashError:
     )
 
 
-def _detached(error: DflashError) -> DflashError:
+def detached(error: DflashError) -> DflashError:
+    """The same failure as a new exception, without a traceback."""
     return DflashError(
         error.code,
         error.message,

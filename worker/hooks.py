@@ -46,14 +46,14 @@ class InstanceHooks:
         Raises:
             DFlashHookConflict: other code gave an instance a class of its own.
         """
-        armed: list[_Watch] = []
+        armed: list[tuple[_Watch, _Watched]] = []
         try:
             for watch in self._watches:
-                _arm(watch)
-                armed.append(watch)
+                # One by one: after a conflict those before it are disarmed.
+                armed.append((watch, _arm(watch)))  # noqa: PERF401
             yield
         finally:
-            taken = [watch for watch in armed if not _disarm(watch)]
+            taken = [watch for watch, watched in armed if not _disarm(watch, watched)]
         if taken:
             raise _conflict(taken[0])
 
@@ -81,17 +81,17 @@ def _watched(base: type[nn.Module]) -> _Watched:
     return _Watched(type(base.__name__, (base,), members), watches)
 
 
-def _arm(watch: _Watch) -> None:
+def _arm(watch: _Watch) -> _Watched:
     if type(watch.module) is not watch.original:
         raise _conflict(watch)
     watched = _watched(watch.original)
     watched.watches[id(watch.module)] = watch
     watch.module.__class__ = watched.subclass
+    return watched
 
 
-def _disarm(watch: _Watch) -> bool:
+def _disarm(watch: _Watch, watched: _Watched) -> bool:
     """Give the class back; False, and hands off, if other code has put its own over ours."""
-    watched = _watched(watch.original)
     if type(watch.module) is not watched.subclass:
         return False
     watch.module.__class__ = watch.original

@@ -15,6 +15,8 @@ class Loading:
 
     name: str
     body: LoadBody
+    replace: bool = False
+    """Whether a model of this name gives way to it."""
     resumed_at_s: float = 0.0
     thread: int = field(default_factory=threading.get_ident)
     abandoned: str | None = None

@@ -21,9 +21,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..protocol.errors import DflashError, ErrorCode
-from ..protocol.messages import LoadBody
+from ..protocol.messages import ChunkBody, LoadBody
 from .effects import Effects
-from .engine import Engine, HeldModel, Output
+from .engine import Engine, HeldModel
 from .errors import Withdrawn
 from .failure import load_failure, request_failure
 from .loading import Loading
@@ -108,24 +108,31 @@ class Loop:
 
     # --- commands ----------------------------------------------------------------------------
 
-    def load(self, name: str, body: LoadBody) -> None:
-        """Load a model in one of the next steps."""
-        self._loads.append(Loading(name=name, body=body))
+    def load(self, name: str, body: LoadBody, *, replace: bool = False) -> None:
+        """Load a model in one of the next steps.
+
+        With ``replace`` a model held under this name serves until then, its running requests end
+        on it, and it is closed after the last of them; without, the load fails. A load that fails
+        replaces nothing.
+        """
+        self._loads.append(Loading(name=name, body=body, replace=replace))
+
+    def withdraw(self, name: str, body: LoadBody) -> None:
+        """End the load asked for with this very ``body``; what is held under ``name`` stays."""
+        self._withdraw(name, f"the load of model {name} was withdrawn", only=body)
 
     def unload(self, name: str) -> None:
         """Fail the model's requests, forget it and give its memory back."""
-        for loading in [waiting for waiting in self._loads if waiting.name == name]:
-            self._loads.remove(loading)
-            self._effects.load_failed(name, Withdrawn(_unloaded(name)))
-        if self._loading is not None and self._loading.name == name:
-            self._loading.abandon(_unloaded(name))
-            self._loading.unload_asked = True
-            return
+        loading = self._withdraw(name, _unloaded(name))
         self._fail_all(_unloaded(name), model=name)
         if self._registry.unload(name):
             log.info(line("model_unloaded", model=name))
+        self._registry.close_replaced(self._models_in_use())
         self._give_back()
-        self._effects.unloaded(name)
+        if loading is None:
+            self._effects.unloaded(name)
+        else:
+            loading.unload_asked = True  # told when the load has ended
 
     def assign(self, assignment: Assignment) -> None:
         """Run a request; it ends in exactly one ``done`` or ``failed``."""
@@ -198,6 +205,7 @@ class Loop:
         if self._stopped:
             return False
         self._end_overdue()
+        self._close_replaced()
         if self._loads:
             self._load(self._loads.popleft())
             return True
@@ -238,10 +246,10 @@ class Loop:
         if failure.code is ErrorCode.out_of_memory:
             self._give_back()
 
-    def _deliver(self, request: ActiveRequest, output: Output | None) -> None:
-        if output is None or not (output.tokens or output.text):
+    def _deliver(self, request: ActiveRequest, output: ChunkBody | None) -> None:
+        if output is None or not _says_something(output):
             return
-        self._effects.chunk(request.assignment.id, request.seq, output.tokens, output.text)
+        self._effects.chunk(request.assignment.id, request.seq, output)
         request.spend_credit(self._clock())
 
     def _end_overdue(self) -> None:
@@ -272,6 +280,21 @@ class Loop:
 
     # --- loads -------------------------------------------------------------------------------
 
+    def _withdraw(self, name: str, why: str, *, only: LoadBody | None = None) -> Loading | None:
+        """End waiting loads of ``name`` and abandon the one that runs, which is returned."""
+
+        def meant(loading: Loading) -> bool:
+            return loading.name == name and (only is None or loading.body is only)
+
+        for loading in [waiting for waiting in self._loads if meant(waiting)]:
+            self._loads.remove(loading)
+            self._effects.load_failed(name, Withdrawn(why))
+        running = self._loading
+        if running is None or not meant(running):
+            return None
+        running.abandon(why)
+        return running
+
     def _load(self, loading: Loading) -> None:
         self._alive()
         self._loading = loading
@@ -295,16 +318,15 @@ class Loop:
 
         name = loading.name
         try:
-            model = self._registry.load(name, loading.body, progress)
+            model = self._registry.load(
+                name, loading.body, progress, check=loading.check, replace=loading.replace
+            )
         except Exception as error:  # noqa: BLE001 - a load's border
             failure = load_failure(error, self._engine)
             if loading.abandoned is not None:
                 failure = Withdrawn(loading.abandoned)
             _log_failure("load_failed", failure, error, {"model": name})
             return failure
-        if loading.abandoned is not None:
-            self._registry.unload(name)
-            return Withdrawn(loading.abandoned)
         log.info(line("model_loaded", model=name, engine=model.facts.engine))
         return model
 
@@ -329,6 +351,17 @@ class Loop:
 
     # --- memory ------------------------------------------------------------------------------
 
+    def _close_replaced(self) -> None:
+        """Close models that others replaced, once no request runs on them.
+
+        Between two steps: only then does no frame of ours refer to them.
+        """
+        if self._registry.close_replaced(self._models_in_use()):
+            self._give_back()
+
+    def _models_in_use(self) -> list[HeldModel]:
+        return [request.model for request in self._active.values()]
+
     def _give_back(self) -> None:
         self._engine.reclaim()
         self._measure()
@@ -336,6 +369,10 @@ class Loop:
     def _measure(self) -> None:
         self._memory_bytes = self._engine.held_bytes()
         self._measured_at_s = self._clock()
+
+
+def _says_something(output: ChunkBody) -> bool:
+    return bool(output.tokens or output.text or output.reasoning or output.tool_calls)
 
 
 def _unloaded(name: str) -> str:

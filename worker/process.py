@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import sys
 from collections.abc import MutableMapping
 
-from . import lifeline
-from .engine import Engine
+from ..protocol import lifeline
 from .engine_thread import EngineThread
 from .environment import Environment
 from .errors import ConfigurationError
+from .imports import make_engine
 from .log import configure, line, log
 
 EXIT_STOPPED = 0
@@ -48,7 +49,7 @@ def _serve(environment: Environment) -> int:
 
     outbox = Outbox()
     effects = WireEffects(environment.epoch, outbox)
-    engine = EngineThread(make_engine, effects, on_end=outbox.wake)
+    engine = EngineThread(make_engine, effects, on_end=outbox.wake, hang_s=environment.hang_s)
     link = Link(environment, outbox, engine)
     outbox.wake_on_signals()
     signal.signal(signal.SIGTERM, lambda _number, _frame: link.ask_to_stop())
@@ -63,21 +64,9 @@ def _serve(environment: Environment) -> int:
             return EXIT_BROKEN
 
 
-def make_engine() -> Engine:
-    """Import mlx in the order it needs, and what is built on it. Takes a second or two."""
-    from . import blas, open_files
-
-    report = blas.prepare()
-    log.info(line("blas", name=report.name, threads=report.threads, reason=report.reason))
-    with open_files.kept():
-        from . import jit
-        from .mlx_engine import MlxEngine
-    log.info(line("mlx_imported", jit=jit.prepare()))
-    return MlxEngine()
-
-
 def leave(status: int) -> None:
     """Exit now: other threads, of mlx or of a download, neither delay nor crash it."""
-    logging.shutdown()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError, ValueError):  # a full disk under the log
+        logging.shutdown()
+        sys.stderr.flush()
     os._exit(status)

@@ -28,11 +28,15 @@ class Accepted(Header, tag="accepted", frozen=True, kw_only=True):
 
 
 class Chunk(Header, tag="chunk", frozen=True, kw_only=True):
-    """Output of one decode cycle; body: :class:`ChunkBody`. ``seq`` counts from 0, no gaps."""
+    """Output of one decode cycle; body: :class:`ChunkBody`. ``seq`` counts from 0, no gaps.
+
+    ``tokens`` says how many the body has, for those who do not read it.
+    """
 
     id: RequestId
     seq: Count
     epoch: Epoch
+    tokens: Count = 0
 
 
 class Done(Header, tag="done", frozen=True, kw_only=True):

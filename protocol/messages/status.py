@@ -24,6 +24,7 @@ class WorkerStatus(Report, frozen=True, kw_only=True):
     restarts: Count
     retry_in_s: Seconds | None = None
     reason: Sentence = ""
+    last_lines: Sentence = ""
     saved_bytes: Count = 0
 
 
@@ -48,6 +49,19 @@ class ModelStatus(Report, frozen=True, kw_only=True):
     reason: Sentence = ""
     retry_in_s: Seconds | None = None
     pinned: bool = False
+    preload: bool = False
+
+
+class ServiceStatus(Report, frozen=True, kw_only=True):
+    """A process beside the workers that serves clients: the HTTP gateway."""
+
+    name: Name
+    state: Annotated[str, Meta(max_length=32)]
+    pid: Count | None
+    address: str
+    restarts: Count
+    retry_in_s: Seconds | None = None
+    reason: Sentence = ""
 
 
 class SnapshotBody(Report, frozen=True, kw_only=True):
@@ -63,3 +77,4 @@ class SnapshotBody(Report, frozen=True, kw_only=True):
     counters: dict[str, Any]
     pool_bytes: Count = 0
     reserved_bytes: Count = 0
+    services: tuple[ServiceStatus, ...] = ()

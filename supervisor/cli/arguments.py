@@ -47,9 +47,12 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_lifecycle(commands)
+    add_config(commands)
     add_looks(commands)
+    add_watch(commands)
     add_cache(commands)
     add_generate(commands)
+    add_service(commands)
     add_local(commands)
     return top
 
@@ -72,6 +75,24 @@ def add_lifecycle(commands: Commands) -> None:
     shutdown.add_argument("--now", action="store_true", help="do not wait for running requests")
 
 
+def add_config(commands: Commands) -> None:
+    """Reload, config check, config schema."""
+    reload = commands.add_parser("reload", help="have the daemon read its configuration again")
+    reload.add_argument("--dry-run", action="store_true", help="only say what would change")
+    config = commands.add_parser(
+        "config", help="check a configuration file, or describe the format"
+    )
+    actions = config.add_subparsers(dest="action", required=True, metavar="ACTION")
+    check = actions.add_parser("check", help="say whether a file can be used; needs no daemon")
+    check.add_argument("file", type=Path, metavar="FILE")
+    check.add_argument(
+        "--diff", action="store_true", help="ask the running daemon what the file would change"
+    )
+    actions.add_parser("schema", help="print the format's JSON Schema")
+    for command in (reload, check):
+        command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
 def add_looks(commands: Commands) -> None:
     """Status, models."""
     for name, words in (
@@ -80,6 +101,24 @@ def add_looks(commands: Commands) -> None:
     ):
         command = commands.add_parser(name, help=words)
         command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def add_watch(commands: Commands) -> None:
+    """Events, logs, metrics."""
+    events = commands.add_parser("events", help="show what the daemon did lately, and why")
+    events.add_argument("-f", "--follow", action="store_true", help="go on with what happens")
+    events.add_argument(
+        "-n", "--lines", type=int, metavar="N", help="the last N (default: all that are kept)"
+    )
+    logs = commands.add_parser("logs", help="show what a model's worker has written")
+    logs.add_argument("model", metavar="MODEL")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on with what it writes")
+    logs.add_argument(
+        "-n", "--lines", type=int, default=100, metavar="N", help="the last N lines (default 100)"
+    )
+    metrics = commands.add_parser("metrics", help="show counts, queues and durations")
+    for command in (events, metrics):
+        command.add_argument("--json", action="store_true", help="print JSON objects, one a line")
 
 
 def add_cache(commands: Commands) -> None:
@@ -137,6 +176,22 @@ def add_sampling(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end there; may be repeated"
     )
+
+
+def add_service(commands: Commands) -> None:
+    """Service install, uninstall, status, print."""
+    service = commands.add_parser("service", help="run the daemon under systemd or launchd")
+    actions = service.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, words in (
+        ("install", "write its unit, start it, and have it started from now on"),
+        ("print", "show the unit that install would write"),
+        ("uninstall", "stop it and remove its unit"),
+        ("status", "show what the service manager says of it"),
+    ):
+        action = actions.add_parser(name, help=words)
+        action.add_argument("--system", action="store_true", help="the machine's, not the user's")
+        if name in ("install", "print"):
+            action.add_argument("--config", type=Path, required=True, metavar="FILE")
 
 
 def add_local(commands: Commands) -> None:

@@ -8,8 +8,8 @@ import sys
 from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import CacheBody
 from ...protocol.sync import Client
+from ..exit_statuses import EXIT_OK, EXIT_USAGE
 from .connection import connected
-from .exits import EXIT_OK, EXIT_USAGE
 from .looks import write_json
 from .screen import amount, table
 

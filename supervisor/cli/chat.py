@@ -10,8 +10,9 @@ from importlib import import_module
 from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import ChatMessage
 from ...protocol.sync import Client
+from ..exit_statuses import EXIT_OK
 from .connection import connected
-from .exits import EXIT_OK, sentence_of
+from .exits import sentence_of
 from .generate import sampling_of
 from .screen import ProgressLine, shown
 

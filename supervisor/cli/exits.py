@@ -1,20 +1,9 @@
-"""Exit statuses of ``dflashctl``. They are stable: scripts rely on them."""
+"""Which exit status of ``dflashctl`` an error stands for."""
 
 from __future__ import annotations
 
 from ...protocol.errors import DflashError, ErrorCode
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-"""Wrong arguments (argparse's own)."""
-EXIT_NO_DAEMON = 3
-EXIT_NOT_FOUND = 4
-EXIT_REFUSED = 5
-"""The request cannot be served as it is: bad_request, unsupported, unauthorised."""
-EXIT_TRY_AGAIN = 75
-"""It may work later (EX_TEMPFAIL of sysexits.h)."""
-EXIT_INTERRUPTED = 130
+from ..exit_statuses import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_REFUSED, EXIT_TRY_AGAIN
 
 _BY_CODE = {
     ErrorCode.not_found: EXIT_NOT_FOUND,

@@ -8,8 +8,8 @@ import sys
 from ...protocol.ask import GenerateOptions
 from ...protocol.messages import DoneBody
 from ...protocol.sync import Generation
+from ..exit_statuses import EXIT_INTERRUPTED, EXIT_OK
 from .connection import connected
-from .exits import EXIT_INTERRUPTED, EXIT_OK
 from .looks import write_json
 from .screen import ProgressLine, shown
 

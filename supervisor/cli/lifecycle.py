@@ -7,9 +7,9 @@ import sys
 import time
 
 from ...protocol.paths import runtime_dir
-from ..instance_lock import LOCK_NAME
+from ..exit_statuses import EXIT_FAILED, EXIT_OK
+from ..instance_lock import LOCK_NAME, holder_pid
 from .connection import connected
-from .exits import EXIT_OK
 from .screen import ProgressLine
 
 LEAVE_S = 5.0
@@ -59,12 +59,26 @@ def unpin(options: argparse.Namespace) -> int:
 
 
 def shutdown(options: argparse.Namespace) -> int:
-    """Stop the daemon and wait until its workers are gone."""
+    """Stop the daemon and wait until its workers and its lock are gone."""
+    progress = ProgressLine()
     with connected(options) as client:
-        client.shutdown(now=options.now)
+        pid = client.status().pid
+        try:
+            client.shutdown(now=options.now, on_event=progress)
+        except KeyboardInterrupt:
+            progress.clear()
+            sys.stderr.write(
+                "dflashctl: the shutdown goes on; `dflashctl shutdown --now` shortens it\n"
+            )
+            raise
+        finally:
+            progress.clear()
     lock = (options.runtime_dir or runtime_dir()) / LOCK_NAME
     end_s = time.monotonic() + LEAVE_S
-    while lock.exists() and time.monotonic() < end_s:
+    while holder_pid(lock) == pid:
+        if time.monotonic() >= end_s:
+            sys.stderr.write(f"dflashctl: dflashd (pid {pid}) has answered, but does not end\n")
+            return EXIT_FAILED
         time.sleep(0.01)
     sys.stdout.write("dflashd has stopped\n")
     return EXIT_OK

@@ -12,8 +12,9 @@ from pathlib import Path
 from types import ModuleType
 
 from ...protocol.errors import DflashError
+from ..exit_statuses import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NO_DAEMON
 from .arguments import parser
-from .exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NO_DAEMON, NoDaemon, sentence_of, status_of
+from .exits import NoDaemon, sentence_of, status_of
 
 _HOMES = {
     "spawn": "lifecycle",
@@ -21,11 +22,17 @@ _HOMES = {
     "pin": "lifecycle",
     "unpin": "lifecycle",
     "shutdown": "lifecycle",
+    "reload": "config",
+    "config": "config",
     "status": "looks",
     "models": "looks",
+    "events": "watch",
+    "logs": "watch",
+    "metrics": "watch",
     "cache": "cache",
     "generate": "generate",
     "chat": "chat",
+    "service": "service",
     "pull": "local",
     "doctor": "local",
 }

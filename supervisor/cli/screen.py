@@ -45,7 +45,9 @@ class ProgressLine:
         """Show one report of the daemon."""
         if isinstance(event, Accepted):
             place = (event.waits_for, event.position)
-            if event.position == 0:
+            if event.position == 0 and event.waits_for:
+                self._show(event.waits_for, f"waiting for {event.waits_for}")
+            elif event.position == 0:
                 self.clear()
             elif place != self._place:  # a mere sign of life must not cover the progress
                 self._show(event.waits_for, f"{event.waits_for} (place {event.position})")

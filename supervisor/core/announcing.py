@@ -32,7 +32,8 @@ def waits_for(s: State, model: Model) -> str:
         case Residency.loading if model.ordered:
             return f"{model.name} is loading"
         case Residency.draining | Residency.unloading:
-            return f"{model.name} was unloaded; it is loaded again when that is done"
+            why = model.going or f"{model.name} was unloaded"
+            return f"{why}; it is loaded again when that is done"
         case Residency.backoff | Residency.fatal:
             return f"{model.name} is loaded again soon: {model.reason}"
         case Residency.absent | Residency.loading:

@@ -7,13 +7,16 @@ from ...protocol.messages import (
     Cancel,
     ClearCache,
     Failed,
+    Logs,
     Pin,
     ReadCache,
+    Reload,
     Retire,
     Shutdown,
     Spawn,
 )
-from . import keeping, load_failure, placement, retiring, shutdown
+from . import keeping, load_failure, placement, reading, retiring, shutdown
+from .effects import StartWatch
 from .events import Peer
 from .intake import unknown_model
 from .records import (
@@ -55,7 +58,7 @@ def spawn(s: State, peer: Peer, header: Spawn) -> None:
         refuse(s, peer, header.id, ErrorCode.shutting_down, "the daemon is stopping")
         return
     model = s.models.get(header.model)
-    if model is None:
+    if model is None or model.removed:
         refuse(s, peer, header.id, ErrorCode.not_found, unknown_model(s, header.model))
         return
     if too_many(s, peer, header.id):
@@ -132,6 +135,15 @@ def ask_cache(s: State, peer: Peer, header: ReadCache | ClearCache, now: float) 
     s.order(worker, header)
 
 
+def show_log(s: State, peer: Peer, header: Logs) -> None:
+    """Show the log of the worker that a model belongs to, whether or not it runs."""
+    model = s.models.get(header.model)
+    if model is None:
+        refuse(s, peer, header.id, ErrorCode.not_found, unknown_model(s, header.model))
+        return
+    s.emit(StartWatch(peer=peer, header=header, worker=model.worker))
+
+
 def questions_expired(s: State, worker: Worker, now: float) -> None:
     """Answer those whose worker does not."""
     for question in [q for q in worker.questions.values() if q.due_at <= now]:
@@ -144,7 +156,14 @@ def shut_down(s: State, peer: Peer, header: Shutdown, now: float) -> None:
     """Stop the daemon, also when too many wait to hear of it."""
     if not too_many(s, peer, header.id):
         s.shutdowns.append(Command(peer=peer, id=header.id))
+        s.shutdown_told = ""
     shutdown.shut_down(s, now, max(s.shutdown_level, 2 if header.now else 1))
+
+
+def reload(s: State, peer: Peer, header: Reload, body: bytes, now: float) -> None:
+    """Change to the configuration as it is in its file now, or say what would change."""
+    if not too_many(s, peer, header.id):
+        reading.ask(s, Command(peer=peer, id=header.id), header, body, now)
 
 
 def cancel(s: State, peer: Peer, header: Cancel) -> None:

@@ -121,6 +121,7 @@ def lease(s: State, worker: Worker, request: Request, now: float) -> None:
     waited_s = now - request.accepted_at
     model = s.models[request.model]
     load_s = max(0.0, model.ready_at - max(request.accepted_at, model.began_at))
+    s.metrics.models[request.model].queue_wait.observe(waited_s)
     left_s = None if request.deadline_at is None else max(0.0, request.deadline_at - now)
     s.order(
         worker,

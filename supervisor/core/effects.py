@@ -6,7 +6,16 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ...protocol.messages import Body, Header, LoadBody, SnapshotBody
+from ...protocol.messages import (
+    Body,
+    Header,
+    LoadBody,
+    Logs,
+    MetricsBody,
+    SnapshotBody,
+    Subscribe,
+)
+from ..config import Config
 from .events import Peer
 
 
@@ -15,7 +24,7 @@ class SendToClient(Struct, frozen=True, kw_only=True):
 
     peer: Peer
     header: Header
-    body: bytes = b""
+    body: bytes | Body = b""
 
 
 class SendSnapshot(Struct, frozen=True, kw_only=True):
@@ -24,6 +33,22 @@ class SendSnapshot(Struct, frozen=True, kw_only=True):
     peer: Peer
     id: bytes
     snapshot: SnapshotBody
+
+
+class SendMetrics(Struct, frozen=True, kw_only=True):
+    """Answer a question about metrics; the shell adds its own."""
+
+    peer: Peer
+    id: bytes
+    metrics: MetricsBody
+
+
+class StartWatch(Struct, frozen=True, kw_only=True):
+    """Let a client watch the events, or the log of ``worker``."""
+
+    peer: Peer
+    header: Subscribe | Logs
+    worker: str = ""
 
 
 class SendToWorker(Struct, frozen=True, kw_only=True):
@@ -61,6 +86,22 @@ class SignalProcess(Struct, frozen=True, kw_only=True):
     signal: Literal["terminate", "kill"]
 
 
+class ReadConfig(Struct, frozen=True, kw_only=True):
+    """Read the configuration file, or look at the text in ``body``; answered by ConfigRead or
+    ConfigRefused with the same ``n``. After a ``dry_run`` a change of the file is still news.
+    """
+
+    n: int
+    dry_run: bool = False
+    body: bytes = b""
+
+
+class AdoptConfig(Struct, frozen=True, kw_only=True):
+    """This configuration is in effect now."""
+
+    config: Config
+
+
 class Note(Struct, frozen=True, kw_only=True):
     """Write down that something worth knowing happened."""
 
@@ -75,10 +116,14 @@ class StopServing(Struct, frozen=True, kw_only=True):
 Effect = (
     SendToClient
     | SendSnapshot
+    | SendMetrics
+    | StartWatch
     | SendToWorker
     | SpawnProcess
     | SignalProcess
     | InspectModel
+    | ReadConfig
+    | AdoptConfig
     | Note
     | StopServing
 )

@@ -30,7 +30,9 @@ def answer(s: State, request: Request, header: Header, body: bytes = b"") -> Non
     """Give a request its one and last answer, unless it has had it."""
     if request.phase is not Phase.ended:
         s.tell(request.peer, header, body)
-        s.counters["completed" if not isinstance(header, Failed) else str(header.code)] += 1
+        code = str(header.code) if isinstance(header, Failed) else ""
+        s.counters[code or "completed"] += 1
+        s.metrics.models[request.model].ends[code or "done"] += 1
 
 
 def release(s: State, request: Request) -> None:

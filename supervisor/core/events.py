@@ -8,6 +8,8 @@ from msgspec import Struct
 
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import Header
+from ..config import Config
+from ..reload import Plan
 from .facts import ModelFacts
 
 
@@ -103,6 +105,28 @@ class ShutdownAsked(Struct, frozen=True, kw_only=True):
     """A signal asked the daemon to stop; each further one presses harder."""
 
 
+class ReloadAsked(Struct, frozen=True, kw_only=True):
+    """A signal, or the file's change, asked for the configuration to be read again."""
+
+    cause: Literal["signal", "file"]
+
+
+class ConfigRead(Struct, frozen=True, kw_only=True):
+    """The ``n``-th reading of the configuration ended well; ``plan`` says what would change."""
+
+    n: int
+    source: str
+    config: Config
+    plan: Plan
+
+
+class ConfigRefused(Struct, frozen=True, kw_only=True):
+    """The ``n``-th reading of the configuration ended without one that can be used."""
+
+    n: int
+    reason: str
+
+
 class TimePassed(Struct, frozen=True, kw_only=True):
     """Nothing else happened, but the clock moved."""
 
@@ -120,5 +144,8 @@ Event = (
     | ServingBegan
     | ModelInspected
     | ShutdownAsked
+    | ReloadAsked
+    | ConfigRead
+    | ConfigRefused
     | TimePassed
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
-from ...protocol.errors import ErrorCode
 from . import accounts, residency, retiring
 from .memory import evictable, relief
 from .records import Model, Residency
@@ -26,8 +25,7 @@ def drain_for(s: State, asked: Model, held_by: Iterable[str], now: float) -> Non
     for model in holders:
         if model.state is Residency.ready:
             told(s, model, "waited_for_too_long", asked.name, now)
-            why = f"{model.name} makes room for {asked.name}, and its time to finish is over"
-            model.farewell = ErrorCode.overloaded, why
+            model.going = f"model {model.name} makes room for {asked.name}"
             # Serials begin at 1: what waits is served by the next load.
             model.leaving = 0
             retiring.drain(s, model, now, s.limits.evict_drain_timeout_s)
@@ -35,7 +33,7 @@ def drain_for(s: State, asked: Model, held_by: Iterable[str], now: float) -> Non
 
 def told(s: State, model: Model, reason: str, room_for: str, now: float) -> None:
     """Write down who goes and why."""
-    s.counters[f"evictions_{reason}"] += 1
+    s.metrics.models[model.name].evictions[reason] += 1
     idle_s = round(now - model.idle_since, 3) if model.loaded is not None else 0.0
     s.note("model_evicted", model=model.name, reason=reason, room_for=room_for, idle_s=idle_s)
 

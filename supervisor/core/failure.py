@@ -5,10 +5,11 @@ from __future__ import annotations
 from signal import Signals
 
 from ...protocol.errors import ErrorCode
+from ..restarts import pause_s, recent
 from . import ending, vacancy
 from .effects import SignalProcess
 from .events import WorkerExited
-from .records import ALIVE, Residency, Worker, WorkerState
+from .records import ALIVE, SENTENCE_CHARACTERS, Cause, Residency, Worker, WorkerState
 from .state import State
 
 EXIT_CONFIGURATION = 78
@@ -17,15 +18,20 @@ EXIT_CONFIGURATION = 78
 
 def exited(s: State, worker: Worker, event: WorkerExited, now: float) -> None:
     """A process is gone. Whatever it was doing is answered before anything else."""
+    asked = worker.state is WorkerState.stopping
+    worker.last_lines = "" if asked else event.log_tail[-SENTENCE_CHARACTERS:]
     s.note(
         "worker_exited",
         worker=worker.name,
         epoch=worker.epoch,
         status=event.status,
         state=worker.state,
+        last_lines=worker.last_lines,
     )
     reason = worker.reason or described(event.status)
-    if worker.state is WorkerState.stopping:
+    if worker.state is not WorkerState.lost:
+        worker.cause = None if asked else cause_of(event.status)
+    if asked:
         gone(s, worker, now, f"the worker of this model {reason}")
         s.enter(worker, WorkerState.stopped, None)
         return
@@ -45,6 +51,15 @@ def last_words(log_tail: str) -> str:
     return "" if not lines or " INFO " in lines[-1] else lines[-1][-500:]
 
 
+def cause_of(status: int) -> Cause:
+    """An exit status in a word."""
+    if status == EXIT_CONFIGURATION:
+        return Cause.unusable
+    if status < 0:
+        return Cause.killed
+    return Cause.exited if status else Cause.left
+
+
 def described(status: int) -> str:
     """An exit status in words."""
     if status == 0:
@@ -59,26 +74,29 @@ def described(status: int) -> str:
     return f"ended with exit status {status}"
 
 
-def lose(s: State, worker: Worker, now: float, reason: str) -> None:
+def lose(s: State, worker: Worker, now: float, cause: Cause, reason: str) -> None:
     """Give a worker up whose process is still there: answer its clients, then kill it."""
     recall(s, worker)
-    s.note("worker_given_up", worker=worker.name, epoch=worker.epoch, reason=reason)
+    worker.cause = cause
     worker.reason = reason
     ending.fail_active(s, worker, ErrorCode.worker_lost, f"the worker of this model {reason}")
     s.emit(SignalProcess(worker=worker.name, epoch=worker.epoch, signal="kill"))
     s.counters["workers_killed"] += 1
+    worker.kills += 1
     vacancy.go_along(s, worker)
-    s.enter(worker, WorkerState.lost, now + s.limits.kill_timeout_s)
+    until = now + s.limits.kill_timeout_s
+    s.enter(worker, WorkerState.lost, until, cause=cause, reason=reason)
 
 
 def unreachable(s: State, worker: Worker, now: float) -> None:
     """A message could not be delivered: either the worker is about to be seen dead, or lost."""
     if worker.state in ALIVE:
-        lose(s, worker, now, "closed its connection")
+        lose(s, worker, now, Cause.unreachable, "closed its connection")
 
 
 def kill_again(s: State, worker: Worker, now: float) -> None:
     """Repeat the kill of a lost worker that is still there."""
+    worker.kills += 1
     s.emit(SignalProcess(worker=worker.name, epoch=worker.epoch, signal="kill"))
     s.enter(worker, WorkerState.lost, now + s.limits.kill_timeout_s)
 
@@ -89,7 +107,7 @@ def ended(s: State, worker: Worker, now: float, reason: str) -> None:
     stopped = any(model.retires for model in s.models_of(worker))
     gone(s, worker, now, f"the worker of this model {reason}")
     s.counters["worker_failures"] += 1
-    worker.failures = recent(s, worker.failures, now)
+    worker.failures = recent(worker.failures, now, s.limits)
     worker.reason = reason
     for model in s.models_of(worker):
         s.fail_commands(model.spawns, ErrorCode.load_failed, f"the worker of {model.name} {reason}")
@@ -119,25 +137,14 @@ def gone(s: State, worker: Worker, now: float, message: str) -> None:
         vacancy.vacate(s, model)
 
 
-def recent(s: State, failures: list[float], now: float) -> list[float]:
-    """The failures that still count, with one of now."""
-    begin = now - s.limits.failure_window_s
-    return [at for at in failures if at > begin] + [now]
-
-
 def back_off(s: State, worker: Worker, now: float) -> None:
     """Wait before the next incarnation, longer after each failure; or give up."""
-    tries = len(worker.failures)
-    if tries >= s.limits.failures_before_fatal:
+    wait_s = pause_s(worker.failures, s.limits, s.random())
+    if wait_s is None:
         give_up(s, worker, worker.reason)
         return
-    s.enter(worker, WorkerState.backoff, now + wait_s(s, tries))
-
-
-def wait_s(s: State, tries: int) -> float:
-    """How long to wait after so many failures in a row, with jitter."""
-    longest_s = min(s.limits.backoff_limit_s, s.limits.backoff_first_s * 2.0 ** (tries - 1))
-    return longest_s * (0.5 + s.random() / 2)
+    why = {"cause": worker.cause or "", "reason": worker.reason, "delay_s": round(wait_s, 3)}
+    s.enter(worker, WorkerState.backoff, now + wait_s, **why)
 
 
 def give_up(s: State, worker: Worker, reason: str) -> None:
@@ -145,5 +152,4 @@ def give_up(s: State, worker: Worker, reason: str) -> None:
     worker.reason = reason
     for model in s.models_of(worker):
         model.summoned = False
-    s.note("worker_fatal_reason", worker=worker.name, reason=reason[-500:])
-    s.enter(worker, WorkerState.fatal, None)
+    s.enter(worker, WorkerState.fatal, None, cause=worker.cause or "", reason=reason)

@@ -6,7 +6,7 @@ from math import inf
 
 from ...protocol.messages import Ping, Pong
 from . import failure
-from .records import ALIVE, Phase, Worker
+from .records import ALIVE, Cause, Phase, Worker
 from .state import State
 
 
@@ -30,9 +30,11 @@ def look(s: State, worker: Worker, now: float) -> None:
     if worker.state not in ALIVE:
         return
     if pong_deadline(s, worker) <= now:
-        failure.lose(s, worker, now, f"answered no ping for {now - worker.pong_at:.0f} s")
+        reason = f"answered no ping for {now - worker.pong_at:.0f} s"
+        failure.lose(s, worker, now, Cause.silent, reason)
     elif stall_deadline(s, worker) <= now:
-        failure.lose(s, worker, now, f"made no step for {now - worker.moved_at:.0f} s")
+        reason = f"made no step for {now - worker.moved_at:.0f} s"
+        failure.lose(s, worker, now, Cause.stalled, reason)
     elif ping_due(s, worker) <= now:
         worker.ping_n += 1
         worker.ping_at = now

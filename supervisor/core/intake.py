@@ -18,6 +18,7 @@ def generate(s: State, peer: Peer, header: Generate, body: bytes, now: float) ->
     refused = refusal(s, header, body, now)
     if refused is not None:
         s.counters[str(refused.code)] += 1
+        s.metrics.refused[header.model if header.model in s.models else "", refused.code] += 1
         s.tell(peer, refused)
         return
     s.last_serial += 1
@@ -43,7 +44,7 @@ def refusal(s: State, header: Generate, body: bytes, now: float) -> Failed | Non
     if s.shutdown_level:
         return failed(header, ErrorCode.shutting_down, "the daemon is stopping", retryable=True)
     model = s.models.get(header.model)
-    if model is None:
+    if model is None or model.removed:
         return failed(header, ErrorCode.not_found, unknown_model(s, header.model))
     return refusal_of_model(s, header, now) or refusal_of_queue(s, header, len(body))
 
@@ -119,10 +120,18 @@ def failed(
 
 def unknown_model(s: State, name: str) -> str:
     """The sentence for a model nobody configured."""
-    close = get_close_matches(name, s.models, n=1)
+    if name in s.models:
+        return removed_sentence(name)
+    served = [model.name for model in s.models.values() if not model.removed]
+    close = get_close_matches(name, served, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
-    known = ", ".join(list(s.models)[:20]) or "none"
+    known = ", ".join(served[:20]) or "none"
     return f"no model {name} is configured{hint} (configured: {known})"
+
+
+def removed_sentence(name: str) -> str:
+    """The sentence for a model that is only there until its last requests are done."""
+    return f"model {name} was removed from the configuration"
 
 
 def fatal_sentence(name: str, reason: str) -> str:
@@ -159,6 +168,7 @@ def cancel(s: State, peer: Peer, header: Cancel, now: float) -> None:
         s.counters["cancels_ignored"] += 1
         return
     s.counters["cancels"] += 1
+    s.metrics.models[request.model].cancels += 1
     if request.phase is Phase.queued:
         ending.fail(s, request, now, ErrorCode.cancelled, "cancelled by its client")
     elif request.phase is Phase.running:

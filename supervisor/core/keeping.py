@@ -15,6 +15,13 @@ def preload(s: State) -> None:
             summon(s, model)
 
 
+def adopt(s: State, model: Model) -> None:
+    """A model has other settings: pinned as they say, and loaded now if they want that."""
+    model.pinned = model.settings.pinned
+    if model.settings.preload:
+        summon(s, model)
+
+
 def summon(s: State, model: Model) -> None:
     """Have a model loaded though nobody waits for it."""
     model.summoned = True

@@ -17,15 +17,19 @@ from ...protocol.messages import (
     Hello,
     Loaded,
     LoadFailed,
+    Logs,
+    Metrics,
     Pin,
     Pong,
     Progress,
     ReadCache,
     Register,
+    Reload,
     Retire,
     Shutdown,
     Spawn,
     Status,
+    Subscribe,
     Unloaded,
     Welcome,
 )
@@ -42,22 +46,28 @@ from . import (
     intake,
     keeping,
     load_failure,
+    reading,
     relay,
+    reload,
     residency,
     shutdown,
     starting,
     timers,
 )
-from .effects import Effect, SendSnapshot, StopServing
+from .effects import Effect, SendMetrics, SendSnapshot, StartWatch, StopServing
 from .events import (
     ClientErred,
     ClientOverflowed,
     ClientSent,
     ClientVanished,
+    ConfigRead,
+    ConfigRefused,
     Event,
     ModelInspected,
+    Peer,
     ProcessStarted,
     ProcessStartFailed,
+    ReloadAsked,
     ServingBegan,
     ShutdownAsked,
     TimePassed,
@@ -65,6 +75,7 @@ from .events import (
     WorkerSent,
     WorkerUnreachable,
 )
+from .metrics_page import metrics_page
 from .records import WITHOUT_PROCESS, Worker
 from .snapshot import Identity, snapshot
 from .state import State
@@ -96,6 +107,7 @@ class Core:
             eviction.relieve(s, now)
         while s.touched:
             self._settle(now)
+            reload.conclude(s)
             admission.consider(s, now)
         if s.shutdown_level and not s.stopped_serving:
             self._finish_shutdown()
@@ -131,6 +143,8 @@ class Core:
                 inspecting.inspected(s, event)
             case ShutdownAsked():
                 shutdown.shut_down(s, now, min(3, s.shutdown_level + 1))
+            case ReloadAsked() | ConfigRead() | ConfigRefused():
+                self._config_event(event, now)
             case ProcessStarted() | ProcessStartFailed() | WorkerExited() | WorkerUnreachable():
                 self._process_event(event, now)
 
@@ -144,6 +158,15 @@ class Core:
                 intake.vanished(self.state, event, now)
             case ClientOverflowed():
                 intake.overflowed(self.state, event, now)
+
+    def _config_event(self, event: ReloadAsked | ConfigRead | ConfigRefused, now: float) -> None:
+        match event:
+            case ReloadAsked():
+                reading.asked(self.state, event, now)
+            case ConfigRead():
+                reading.read(self.state, event, now)
+            case ConfigRefused():
+                reading.refused(self.state, event, now)
 
     def _process_event(
         self,
@@ -204,13 +227,29 @@ class Core:
                 intake.cancel(s, peer, header, now)
             case Hello():
                 s.tell(peer, self._welcome())
+            case Status() | Metrics() | Subscribe() | Logs():
+                self._look(peer, header, now)
+            case Spawn() | Retire() | Pin() | ReadCache() | ClearCache() | Shutdown():
+                commands.command(s, peer, header, now)
+            case Reload():
+                commands.reload(s, peer, header, event.body, now)
+            case _:
+                s.counters["client_protocol_errors"] += 1
+
+    def _look(self, peer: Peer, header: Status | Metrics | Subscribe | Logs, now: float) -> None:
+        """Show something; looking changes nothing."""
+        s = self.state
+        match header:
             case Status():
                 body = snapshot(s, self.identity, now)
                 s.emit(SendSnapshot(peer=peer, id=header.id, snapshot=body))
-            case Spawn() | Retire() | Pin() | ReadCache() | ClearCache() | Shutdown():
-                commands.command(s, peer, header, now)
-            case _:
-                s.counters["client_protocol_errors"] += 1
+            case Metrics():
+                page = metrics_page(s, self.identity, now)
+                s.emit(SendMetrics(peer=peer, id=header.id, metrics=page))
+            case Subscribe():
+                s.emit(StartWatch(peer=peer, header=header))
+            case Logs():
+                commands.show_log(s, peer, header)
 
     def _current(self, name: str, epoch: int) -> Worker | None:
         """The worker, if ``epoch`` is its living incarnation."""
@@ -226,7 +265,9 @@ class Core:
 
     def _finish_shutdown(self) -> None:
         s = self.state
-        if all(worker.state in WITHOUT_PROCESS for worker in s.workers.values()):
+        if shutdown.is_over(s):
             s.stopped_serving = True
             s.complete_commands(s.shutdowns)
             s.emit(StopServing())
+        else:
+            shutdown.tell(s)

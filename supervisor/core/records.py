@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
-from ...protocol.errors import ErrorCode
 from ...protocol.messages import LoadedBody
 from ..model_section import ModelSection
 from .events import Peer
@@ -31,6 +30,25 @@ class WorkerState(StrEnum):
     lost = "lost"
     backoff = "backoff"
     fatal = "fatal"
+
+
+class Cause(StrEnum):
+    """Why a worker failed, in a word that counts: one of few, whatever its sentence says."""
+
+    start_failed = "start_failed"
+    start_timeout = "start_timeout"
+    register_timeout = "register_timeout"
+    load_stalled = "load_stalled"
+    unload_timeout = "unload_timeout"
+    silent = "silent"
+    stalled = "stalled"
+    unreachable = "unreachable"
+    kept_request = "kept_request"
+    broke_protocol = "broke_protocol"
+    killed = "killed"
+    exited = "exited"
+    left = "left"
+    unusable = "unusable"
 
 
 WITHOUT_PROCESS = frozenset({WorkerState.stopped, WorkerState.backoff, WorkerState.fatal})
@@ -103,6 +121,7 @@ class Request:
     leased_at: float = 0.0
     told: str = ""
     told_at: float = 0.0
+    chunk_at: float = 0.0
 
     @property
     def has_credit(self) -> bool:
@@ -126,14 +145,26 @@ class Question(Command):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
+class Reading:
+    """The configuration is to be read again, for all who ask the same; ``n`` once it has begun."""
+
+    dry_run: bool
+    body: bytes
+    commands: list[Command] = field(default_factory=list[Command])
+    n: int = 0
+    due_at: float | None = None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class Model:
     """One configured model: where it is, who waits for it, and what is known of it.
 
-    ``worker`` names its slot. ``leaving`` is the serial of the last request that is still served
-    before the model goes; None: it stays. ``ordered``: its worker was told to load it. ``facts``
-    are of its present or next load, ``guess_bytes`` what was reserved where they tell nothing.
-    ``waits``: what keeps it out, ``apart``: why it is not in its
-    group's worker. ``farewell``: what those hear whom it does not finish in time.
+    ``worker`` names its slot; ``apart`` says why that is not its group's. ``facts`` are of its
+    present or next load, ``guess_bytes`` what was reserved where they tell nothing. ``summoned``:
+    it is to be loaded though nobody waits; ``waits`` says what keeps it out, ``makes_room``: others
+    go for it. ``ordered``: its worker was told to load it. ``going`` says why it has to leave,
+    ``leaving`` is the serial of the last request that is still served before it goes; None: it
+    stays. ``removed``: no request may come any more.
     """
 
     name: str
@@ -147,7 +178,6 @@ class Model:
     spawns: list[Command] = field(default_factory=list[Command])
     retires: list[Command] = field(default_factory=list[Command])
     leaving: int | None = None
-    farewell: tuple[ErrorCode, str] | None = None
     pinned: bool = False
     summoned: bool = False
     called_at: float | None = None
@@ -156,11 +186,14 @@ class Model:
     ran_out: bool = False
     facts: ModelFacts | None = None
     guess_bytes: int | None = None
+    going: str = ""
+    removed: bool = False
     ordered: bool = False
     loaded: LoadedBody | None = None
     shared_bytes: int = 0
     failures: list[float] = field(default_factory=list[float])
     began_at: float = 0.0
+    drain_began_at: float | None = None
     ready_at: float = 0.0
     idle_since: float = 0.0
     stage: str = ""
@@ -191,9 +224,12 @@ class Worker:
     pid: int | None = None
     connected: bool = False
     reason: str = ""
+    cause: Cause | None = None
+    last_lines: str = ""
     active: dict[bytes, Request] = field(default_factory=dict[bytes, Request])
     questions: dict[bytes, Question] = field(default_factory=dict[bytes, Question])
     stop_step: StopStep = StopStep.polite
+    kills: int = 0
     failures: list[float] = field(default_factory=list[float])
     restarts: int = 0
     spawned_at: float = 0.0

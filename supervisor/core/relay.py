@@ -34,6 +34,7 @@ def chunk(s: State, worker: Worker, header: Chunk, event: WorkerSent, now: float
         broken = "the worker sent a chunk out of order or beyond its credit"
         ending.fail(s, request, now, ErrorCode.internal, broken)
         return
+    s.metrics.models[request.model].chunk(request, header.tokens, now)
     request.next_seq += 1
     request.told_at = now
     s.counters["chunks"] += 1

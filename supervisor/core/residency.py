@@ -17,7 +17,7 @@ from ...protocol.messages import (
     Unloaded,
 )
 from . import ending, failure, pace, stopping, vacancy
-from .records import OUTSIDE, Model, Residency, Worker
+from .records import OUTSIDE, Cause, Model, Residency, Worker
 from .state import State
 
 PROGRESS_TOLD_S = 0.1
@@ -96,11 +96,13 @@ def loaded(s: State, worker: Worker, header: Loaded, body: bytes, now: float) ->
         report = msgspec.msgpack.decode(body, type=LoadedBody)
     except msgspec.MsgspecError as error:
         s.counters["worker_protocol_errors"] += 1
-        failure.lose(s, worker, now, f"its report of a loaded model cannot be read: {error}")
+        reason = f"its report of a loaded model cannot be read: {error}"
+        failure.lose(s, worker, now, Cause.broke_protocol, reason)
         return
     model.loaded = report
     model.shared_bytes = report.shared_bytes
     model.loads += 1
+    s.metrics.models[model.name].cold_start.observe(now - model.began_at)
     model.failures.clear()
     model.summoned = model.ran_out = False
     pace.loaded(model, now)
@@ -127,6 +129,9 @@ def loaded(s: State, worker: Worker, header: Loaded, body: bytes, now: float) ->
 def leave(s: State, model: Model, now: float) -> None:
     """Take a model without requests out of its worker; with the last one its process stops."""
     worker = s.worker_of(model)
+    if model.drain_began_at is not None:
+        s.metrics.models[model.name].drain.observe(now - model.drain_began_at)
+        model.drain_began_at = None
     if not any(other is not model and stays(s, other) for other in s.models_of(worker)):
         stopping.take_down(s, worker, now)
     elif model.state is Residency.loading and not model.ordered:

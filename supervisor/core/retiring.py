@@ -46,6 +46,8 @@ def drain(s: State, model: Model, now: float, limit_s: float) -> None:
         model.deadline = min(model.deadline or now + limit_s, now + limit_s)
         return
     model.leaving = s.last_serial if model.leaving is None else model.leaving
+    model.drain_began_at = now
+    s.note("drain_began", worker=model.worker, model=model.name, limit_s=limit_s)
     s.place(model, Residency.draining, now + limit_s)
 
 
@@ -59,12 +61,9 @@ def is_drained(s: State, model: Model) -> bool:
 
 def drain_expired(s: State, model: Model, now: float) -> None:
     """Fail what a draining model did not finish in time, and take it out."""
-    if s.shutdown_level:
-        code, reason = ErrorCode.shutting_down, f"{STOPPING}, and its time to finish is over"
-    elif model.farewell is not None:
-        code, reason = model.farewell
-    else:
-        code, reason = ErrorCode.cancelled, f"{RETIRED}, and its time to finish is over"
+    code = ErrorCode.shutting_down if s.shutdown_level else ErrorCode.cancelled
+    why = STOPPING if s.shutdown_level else model.going or RETIRED
+    reason = f"{why}, and its time to finish is over"
     for request in list(model.queue.values()):
         if request.serial <= (model.leaving or 0):
             ending.fail(s, request, now, code, reason, retryable=True)

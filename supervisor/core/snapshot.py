@@ -50,6 +50,7 @@ def worker_status(s: State, worker: Worker, now: float) -> WorkerStatus:
         restarts=worker.restarts,
         retry_in_s=None if retry_at is None else max(0.0, retry_at - now),
         reason=worker.reason[:SENTENCE_CHARACTERS],
+        last_lines=worker.last_lines,
     )
 
 
@@ -78,6 +79,7 @@ def model_status(s: State, model: Model, now: float) -> ModelStatus:
         pinned=model.pinned,
         reason=(model.waits or model.reason or model.apart)[:SENTENCE_CHARACTERS],
         retry_in_s=None if retry_at is None else max(0.0, retry_at - now),
+        preload=model.settings.preload,
     )
 
 

@@ -6,7 +6,7 @@ from ...protocol.messages import Registered, Stop
 from . import failure, stopping
 from .effects import SpawnProcess
 from .events import ProcessStarted, ProcessStartFailed
-from .records import Worker, WorkerState
+from .records import Cause, Worker, WorkerState
 from .state import State
 
 
@@ -15,15 +15,19 @@ def spawn(s: State, worker: Worker, now: float) -> None:
     s.last_epoch += 1
     worker.epoch = s.last_epoch
     worker.pid = None
+    worker.kills = 0
     worker.connected = False
     worker.ready_at = None
     worker.spawned_at = now
     worker.memory_bytes = worker.settled_bytes = 0
     worker.reason = ""
-    if worker.failures:
+    again: dict[str, str] = {}
+    if worker.failures and worker.cause is not None:
         worker.restarts += 1
+        s.metrics.restarts[worker.name, worker.cause] += 1
+        again["restarted_after"] = worker.cause
     s.emit(SpawnProcess(worker=worker.name, epoch=worker.epoch, cpu_share=len(s.workers)))
-    s.enter(worker, WorkerState.spawning, now + s.limits.spawn_timeout_s)
+    s.enter(worker, WorkerState.spawning, now + s.limits.spawn_timeout_s, **again)
 
 
 def started(s: State, worker: Worker, event: ProcessStarted, now: float) -> None:
@@ -37,6 +41,7 @@ def started(s: State, worker: Worker, event: ProcessStarted, now: float) -> None
 
 def start_failed(s: State, worker: Worker, event: ProcessStartFailed, now: float) -> None:
     """There is no process and there will be none."""
+    worker.cause = Cause.start_failed
     failure.ended(s, worker, now, f"its process could not be started: {event.reason}")
 
 

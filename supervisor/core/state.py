@@ -13,15 +13,29 @@ from ..limits import Limits
 from ..model_section import ModelSection
 from .effects import Effect, Note, SendToClient, SendToWorker
 from .events import Peer
+from .metrics import Metrics
 from .records import (
     SENTENCE_CHARACTERS,
     Command,
     Model,
+    Reading,
     Request,
     Residency,
     Worker,
     WorkerState,
 )
+
+ENTERED = {
+    WorkerState.spawning: "worker_spawned",
+    WorkerState.registering: "worker_started",
+    WorkerState.loading: "worker_registered",
+    WorkerState.stopping: "worker_stop_began",
+    WorkerState.stopped: "worker_stopped",
+    WorkerState.lost: "worker_lost",
+    WorkerState.backoff: "worker_restart_delayed",
+    WorkerState.fatal: "worker_given_up",
+}
+"""The event that tells of each state's beginning; ready and busy come and go untold."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -30,6 +44,8 @@ class State:
 
     ``touched`` are workers to be settled at the end of this event, ``callers`` the absent models
     that may be wanted, oldest call first. ``measured``: a worker was seen to have grown.
+    ``changing`` are models that move or go as soon as they are in no process. Of ``readings`` the
+    first has begun.
     """
 
     limits: Limits
@@ -41,9 +57,14 @@ class State:
     effects: list[Effect] = field(default_factory=list[Effect])
     touched: dict[str, None] = field(default_factory=dict[str, None])
     callers: dict[str, None] = field(default_factory=dict[str, None])
+    changing: dict[str, None] = field(default_factory=dict[str, None])
+    readings: list[Reading] = field(default_factory=list[Reading])
+    last_reading: int = 0
     counters: Counter[str] = field(default_factory=Counter[str])
+    metrics: Metrics = field(default_factory=Metrics)
     shutdowns: list[Command] = field(default_factory=list[Command])
     shutdown_level: int = 0
+    shutdown_told: str = ""
     stopped_serving: bool = False
     measured: bool = False
     last_epoch: int = 0
@@ -85,7 +106,7 @@ class State:
         """Add one effect to this event's answer."""
         self.effects.append(effect)
 
-    def tell(self, peer: Peer, header: Header, body: bytes = b"") -> None:
+    def tell(self, peer: Peer, header: Header, body: bytes | messages.Body = b"") -> None:
         """Send a message to a client."""
         self.effects.append(SendToClient(peer=peer, header=header, body=body))
 
@@ -111,12 +132,18 @@ class State:
         """The slot a model belongs to."""
         return self.workers[model.worker]
 
-    def enter(self, worker: Worker, state: WorkerState, deadline: float | None) -> None:
+    def enter(
+        self,
+        worker: Worker,
+        state: WorkerState,
+        deadline: float | None,
+        **why: str | float,
+    ) -> None:
         """Put a worker into another state, with the moment that state has to end."""
         worker.state = state
         worker.deadline = deadline
         self.touch(worker)
-        self.note(f"worker_{state}", worker=worker.name, epoch=worker.epoch)
+        self.note(ENTERED[state], worker=worker.name, epoch=worker.epoch, **why)
         for model in self.models_of(worker):
             self.tell_stage(model, state)
 
@@ -143,6 +170,8 @@ class State:
         """The lists of commands that wait for their end."""
         for model in self.models.values():
             yield from (model.spawns, model.retires)
+        for reading in self.readings:
+            yield reading.commands
         yield self.shutdowns
 
     def fail_commands(

@@ -17,7 +17,8 @@ def take_down(s: State, worker: Worker, now: float) -> None:
     if worker.connected:
         worker.stop_step = StopStep.polite
         s.order(worker, Stop(epoch=worker.epoch))
-        s.enter(worker, WorkerState.stopping, now + s.limits.stop_timeout_s)
+        until = now + s.limits.stop_timeout_s
+        s.enter(worker, WorkerState.stopping, until, how=worker.stop_step.value)
     else:
         terminate(s, worker, now)
 
@@ -34,13 +35,16 @@ def terminate(s: State, worker: Worker, now: float) -> None:
     """Ask by signal."""
     worker.stop_step = StopStep.terminate
     s.emit(SignalProcess(worker=worker.name, epoch=worker.epoch, signal="terminate"))
-    s.enter(worker, WorkerState.stopping, now + s.limits.terminate_timeout_s)
+    until = now + s.limits.terminate_timeout_s
+    s.enter(worker, WorkerState.stopping, until, how=worker.stop_step.value)
 
 
 def kill(s: State, worker: Worker, now: float) -> None:
     """Ask no more. Repeated while the process is there: a kernel may take its time."""
     vacancy.go_along(s, worker)
     worker.stop_step = StopStep.kill
+    worker.kills += 1
     s.counters["workers_killed"] += 1
     s.emit(SignalProcess(worker=worker.name, epoch=worker.epoch, signal="kill"))
-    s.enter(worker, WorkerState.stopping, now + s.limits.kill_timeout_s)
+    until = now + s.limits.kill_timeout_s
+    s.enter(worker, WorkerState.stopping, until, how=worker.stop_step.value)

@@ -15,10 +15,11 @@ from . import (
     failure,
     health,
     inspecting,
+    reading,
     retiring,
     stopping,
 )
-from .records import Model, Phase, Request, Residency, Worker, WorkerState
+from .records import Cause, Model, Phase, Request, Residency, Worker, WorkerState
 from .state import State
 
 PAUSE_S = 2.0
@@ -48,6 +49,7 @@ def passed(s: State, now: float) -> None:
         elif eviction.idle_until(s, model) <= now:
             eviction.evict(s, model, "idle", "", now)
     admission.consider(s, now)
+    reading.expired(s, now)
 
 
 def forgive(s: State, gap_s: float) -> None:
@@ -65,15 +67,19 @@ def forgive(s: State, gap_s: float) -> None:
     for model in s.models.values():
         if model.deadline is not None and model.state is not Residency.backoff:
             model.deadline += gap_s
+    for asked in s.readings:
+        if asked.due_at is not None:
+            asked.due_at += gap_s
 
 
 def worker_expired(s: State, worker: Worker, now: float) -> None:
     """End a state that has lasted as long as it may."""
     match worker.state:
         case WorkerState.spawning:
-            failure.lose(s, worker, now, "did not start in time")
+            failure.lose(s, worker, now, Cause.start_timeout, "did not start in time")
         case WorkerState.registering:
-            failure.lose(s, worker, now, "started but did not register in time")
+            reason = "started but did not register in time"
+            failure.lose(s, worker, now, Cause.register_timeout, reason)
         case WorkerState.stopping:
             stopping.press(s, worker, now)
         case WorkerState.lost:
@@ -91,9 +97,10 @@ def model_expired(s: State, model: Model, now: float) -> None:
         case Residency.loading:
             limit_s = s.limits.load_stall_s
             reason = f"made no progress loading {model.name} for {limit_s:.0f} s"
-            failure.lose(s, worker, now, reason)
+            failure.lose(s, worker, now, Cause.load_stalled, reason)
         case Residency.unloading:
-            failure.lose(s, worker, now, f"did not unload {model.name} in time")
+            reason = f"did not unload {model.name} in time"
+            failure.lose(s, worker, now, Cause.unload_timeout, reason)
         case Residency.draining:
             retiring.drain_expired(s, model, now)
         case Residency.backoff:
@@ -129,7 +136,8 @@ def request_expired(s: State, request: Request, now: float) -> None:
         case Phase.ended:
             worker = s.workers[request.worker]
             if worker.active.get(request.id) is request:
-                failure.lose(s, worker, now, "did not let go of a request that had ended")
+                reason = "did not let go of a request that had ended"
+                failure.lose(s, worker, now, Cause.kept_request, reason)
 
 
 def keepalive_due(s: State, request: Request) -> float:
@@ -150,7 +158,7 @@ def keep_alive(s: State, request: Request, now: float) -> None:
 
 def next_deadline(s: State) -> float:
     """The earliest moment at which time alone changes anything."""
-    moments = [inf]
+    moments = [reading.due_at(s)]
     moments.append(admission.next_look(s, s.ticked_at or 0.0))
     for model in s.models.values():
         moments.append(eviction.idle_until(s, model))

@@ -16,7 +16,7 @@ from .places import folder_of
 from .states import draft_states, layer_kinds, target_states, text_config
 from .tensors import Tensor, dense_sizes, float_bytes, kept_bytes, read_tensors
 
-FLOAT32_HEADROOM = 1.25  # as the worker's model.py has it: what a float32 copy must leave
+FLOAT32_HEADROOM = 1.25  # as the worker's weights.py has it: what a float32 copy must leave
 T = TypeVar("T")
 
 STORED_DTYPE = "keep"
@@ -44,6 +44,8 @@ class Checkpoint:
     folder: Path
     config: Mapping[str, object]
     tensors: list[Tensor]
+    proposed_rows: int = 0
+    """How many tokens a draft proposes from, where its folder limits them."""
 
     def size_bytes(self, dtype: str) -> int:
         """Of its weights in memory."""
@@ -123,7 +125,7 @@ def _weights(parts: list[Checkpoint], dtype: str) -> tuple[Weights, ...]:
     target, *drafts = parts
     found = [Weights(key=f"{target.folder}:{dtype}", size_bytes=target.size_bytes(dtype))]
     for draft in drafts:
-        rows = _proposed_rows(draft.folder) * _count(draft.config, "hidden_size")
+        rows = draft.proposed_rows * _count(draft.config, "hidden_size")
         size = draft.size_bytes(dtype) + rows * target.width(dtype)
         found.append(Weights(key=f"{draft.folder}:{dtype}", size_bytes=size))
     return tuple(found)
@@ -143,7 +145,9 @@ def _checkpoint(spec: str, kind: Literal["target", "draft"]) -> Checkpoint:
     config = _decoded(folder / "config.json", dict[str, object])
     tied = config.get("tie_word_embeddings", text_config(config).get("tie_word_embeddings"))
     tensors = [t for t in read_tensors(folder) if _is_loaded(t.name, kind, tied=tied is True)]
-    return Checkpoint(folder=folder, config=config, tensors=tensors)
+    frequent = folder / "frequent_tokens.json"
+    rows = len(set(_decoded(frequent, list[int]))) if frequent.exists() and kind == "draft" else 0
+    return Checkpoint(folder=folder, config=config, tensors=tensors, proposed_rows=rows)
 
 
 def _is_loaded(name: str, kind: str, *, tied: bool) -> bool:
@@ -156,12 +160,6 @@ def _is_loaded(name: str, kind: str, *, tied: bool) -> bool:
 def _quantisation(config: Mapping[str, object]) -> Mapping[str, object]:
     found = config.get("quantization") or config.get("quantization_config")
     return cast("Mapping[str, object]", found) if isinstance(found, dict) else {}
-
-
-def _proposed_rows(folder: Path) -> int:
-    """How many tokens a draft proposes from, if its folder limits them."""
-    file = folder / "frequent_tokens.json"
-    return len(set(_decoded(file, list[int]))) if file.exists() else 0
 
 
 def _decoded(path: Path, kind: type[T]) -> T:

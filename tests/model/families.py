@@ -6,7 +6,7 @@ import importlib
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -47,11 +47,19 @@ class Family:
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
     module: str = ""
     quantised: bool = False
+    mode: Literal["affine", "mxfp4"] = "affine"
+    """How, if it is."""
     seed: int = 0
     """One whose greedy text is varied and free of near ties."""
 
     nested: bool = False
     """Whether the text model's fields stand under ``text_config``."""
+
+    def quantises(self, path: str, module: Any) -> bool:
+        """Which layers are packed: all that can be, or the experts alone, as gpt-oss is."""
+        if not hasattr(module, "to_quantized") or module.weight.shape[-1] % 32:
+            return False
+        return self.mode == "affine" or ".experts." in path
 
     @property
     def config(self) -> dict[str, Any]:
@@ -174,6 +182,19 @@ HYBRIDS = {
         extra=SLIDING_LAYERS
         | {"num_local_experts": 4, "num_experts_per_tok": 2, "rope_scaling": None},
     ),
+    # As published: the experts in MXFP4, all else as it is.
+    "gpt_oss in MXFP4": Family(
+        model_type="gpt_oss",
+        quantised=True,
+        mode="mxfp4",
+        extra=SLIDING_LAYERS
+        | {
+            "intermediate_size": 64,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "rope_scaling": None,
+        },
+    ),
     "gemma3_text": Family(
         model_type="gemma3_text",
         extra={
@@ -284,10 +305,8 @@ def make_member(folder: Path, family: Family) -> Path:
         [(name, _random(random, name, array.shape)) for name, array in _parameters(model)]
     )
     if family.quantised:
-        config["quantization"] = {"group_size": 32, "bits": 4}
-        nn.quantize(
-            model, 32, 4, class_predicate=lambda _, m: hasattr(m, "to_quantized") and _fits(m)
-        )
+        config["quantization"] = {"group_size": 32, "bits": 4, "mode": family.mode}
+        nn.quantize(model, 32, 4, mode=family.mode, class_predicate=family.quantises)
     mx.save_safetensors(str(folder / "model.safetensors"), dict(_parameters(model)))
     (folder / "config.json").write_text(json.dumps(config))
     write_tokenizer(folder)
@@ -319,7 +338,3 @@ def _random(random: np.random.Generator, name: str, shape: tuple[int, ...]) -> m
         fan_in = 4 if "embed" in name else shape[-1]
         values = random.normal(0, gain * fan_in**-0.5, shape)
     return mx.array(values.astype(np.float32))
-
-
-def _fits(module: Any) -> bool:
-    return module.weight.shape[-1] % 32 == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from dflashd.worker.mlx_engine import MlxEngine
 from dflashd.worker.model import Model
 
 from .block_run import body, finish, plain_tokens
+from .classes import changed, everything
 from .families import HYBRIDS, MEMBERS, Family, make_member, make_members_draft
 
 FAMILIES: dict[str, Family] = {
@@ -44,22 +44,6 @@ def make_pair(folder: Path, family: Family) -> LoadBody:
     return LoadBody(target=str(target), draft=str(draft), prefill_chunk_tokens=4, block_tokens=4)
 
 
-Members = dict[tuple[str, str], Any]
-
-
-def everything() -> Members:
-    """Each global of each mlx-lm and mlx.nn module, and each member of each class there."""
-    found: Members = {}
-    for name, module in list(sys.modules.items()):
-        if not name.startswith(("mlx_lm.", "mlx.nn")):
-            continue
-        for key, value in list(vars(module).items()):
-            found[name, key] = value
-            if isinstance(value, type) and value.__module__ == name:
-                found |= {(f"{name}.{key}", part): what for part, what in vars(value).items()}
-    return found
-
-
 @pytest.fixture(autouse=True)
 def nothing_changes(pair: LoadBody) -> Generator[None]:
     """Loaded once, so that all modules are there; then nothing in them may change."""
@@ -67,9 +51,7 @@ def nothing_changes(pair: LoadBody) -> Generator[None]:
     before = everything()
     assert len(before) > 1000
     yield
-    after = everything()
-    changed = [k for k in before.keys() | after.keys() if before.get(k) is not after.get(k)]
-    assert not changed
+    assert not changed(before, everything())
     assert not GUARD.owners()
 
 

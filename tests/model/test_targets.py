@@ -11,6 +11,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx_lm.utils import load_model as load_stock
 
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import LoadBody, Sampling
@@ -19,6 +20,7 @@ from dflashd.worker.loader import load_model
 from dflashd.worker.model import Model
 from dflashd.worker.sampling import Sampler
 from dflashd.worker.targets import FAMILIES, supported_families
+from dflashd.worker.weights import cast, parameters
 
 from .block_run import BlockRun, ScriptedDrafter, block_run, plain_tokens
 from .families import (
@@ -188,6 +190,47 @@ def test_blocks_go_on_behind_a_restored_state(member: Member, prompt_tokens: int
         live = restored
     assert tokens == truth[: len(tokens)]
     assert live.rows == len(tokens) - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"), [("qwen3_5", "A_log"), ("kimi_k25", "e_score_correction_bias")]
+)
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
+def test_what_mlx_lm_never_casts_is_not_cast(
+    name: str, kept: str, dtype: mx.Dtype, tmp_path: Path
+) -> None:
+    """In half precision decays and router biases stay float32; all else is cast."""
+    module = load_stock(make_member(tmp_path, HYBRIDS[name]), lazy=True)[0]
+    cast(module, dtype)
+    found = {path: array.dtype for path, array in parameters(module)}
+    full = {path for path, dtype in found.items() if dtype == mx.float32}
+    assert {path.rpartition(".")[2] for path in full} == {kept}
+    assert {found[path] for path in found.keys() - full} == {dtype}
+
+
+def test_half_precision_decodes(tmp_path: Path) -> None:
+    """A recurrent target whose decays are float32 among bfloat16 decodes."""
+    target = make_member(tmp_path, HYBRIDS["qwen3_5"])
+    model = load_model("tiny", LoadBody(target=str(target), dtype="bfloat16"), lambda *_: None)
+    assert model.dtype == "bfloat16"
+    assert len(plain_tokens(model, [FIRST_TOKEN], 5)) == 6
+
+
+def test_mxfp4_experts_are_used_as_they_are(tmp_path: Path) -> None:
+    """A checkpoint with packed experts says, plainly and in blocks, what mlx-lm makes of it."""
+    family = HYBRIDS["gpt_oss in MXFP4"]
+    model = load(tmp_path / "t", family, make_members_draft(tmp_path / "d", family))
+    assert model.dtype == "as stored"
+    reference: Any = load_stock(tmp_path / "t")[0]
+    experts = reference.model.layers[0].mlp.experts.gate_proj
+    assert (experts.mode, experts.scales.dtype) == ("mxfp4", mx.uint8)
+    truth = plain_tokens(model, [FIRST_TOKEN], 60)
+    logits = np.array(reference(mx.array([truth]))[0])
+    assert truth[1:] == logits.argmax(axis=-1)[:-1].tolist()
+    assert block_run(model, truth + [0] * BLOCK_TOKENS, 1, 60).tokens == truth[1:]
+    dense = load_model("dense", LoadBody(target=str(tmp_path / "t")), lambda *_: None)
+    assert dense.dtype == "float32"
+    assert plain_tokens(dense, [FIRST_TOKEN], 60) == truth
 
 
 @pytest.mark.parametrize("name", STOCK)

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import psutil
 
@@ -23,7 +23,7 @@ FAKE_DAEMON = Path(__file__).with_name("fake_daemon.py")
 T = TypeVar("T")
 
 
-def wait_for(what: str, probe: Callable[[], T], limit_s: float = 15.0) -> T:
+def wait_for(what: str, probe: Callable[[], T], limit_s: float = 30.0) -> T:
     """Poll until ``probe`` gives something true; fail with ``what`` after ``limit_s``."""
     end = time.monotonic() + limit_s
     while not (value := probe()):
@@ -52,7 +52,11 @@ class DaemonProcess:
             for name, flags in models.items()
             if flags.get("memory_bytes", 0) >= 2**20
         }
-        self.environment = {**os.environ, "DFLASHD_FAKE": json.dumps(models)}
+        self.environment = {
+            **os.environ,
+            "DFLASHD_FAKE": json.dumps(models),
+            "DFLASHD_FAKE_DIR": str(self.home),
+        }
         self.write_config(list(models))
         self.log = self.home / "daemon.log"
         self.start()
@@ -61,20 +65,21 @@ class DaemonProcess:
         """Write the file the daemon reads."""
         limits = "".join(f"{key} = {value}\n" for key, value in self.limits.items())
         dirs = f'runtime_dir = "{self.runtime_dir}"\nstate_dir = "{self.state_dir}"\n'
+        lines = {name: self.sections.get(name, "") for name in models}
         sections = "".join(
-            f'[models."{name}"]\ntarget = "{self.targets.get(name, "fake")}"\n'
-            f"{self.sections.get(name, '')}\n"
-            for name in models
+            f'[models."{name}"]\n{line}\n'
+            + ("" if "target" in line else f'target = "{self.targets.get(name, "fake")}"\n')
+            for name, line in lines.items()
         )
         self.config.write_text(f"[daemon]\n{dirs}{limits}{sections}")
 
-    def start(self) -> None:
-        """Start the daemon and wait for its ready line."""
-        with self.log.open("ab") as log:
+    def start(self, log: IO[bytes] | None = None) -> None:
+        """Start the daemon, its stderr ``log`` or a file, and wait for its ready line."""
+        with self.log.open("ab") as file:
             self.child = subprocess.Popen(
                 [sys.executable, str(FAKE_DAEMON), str(self.config)],
                 stdout=subprocess.PIPE,
-                stderr=log,
+                stderr=log or file,
                 env=self.environment,
             )
         assert self.child.stdout is not None
@@ -83,7 +88,7 @@ class DaemonProcess:
 
     def client(self, **options: Any) -> Client:
         """A client of this daemon."""
-        return Client(self.runtime_dir, timeout_s=10, **options)
+        return Client(self.runtime_dir, timeout_s=30, **options)
 
     def status(self) -> SnapshotBody:
         """The daemon's state."""
@@ -100,7 +105,7 @@ class DaemonProcess:
         """Signal the daemon."""
         self.child.send_signal(number)
 
-    def wait(self, limit_s: float = 15.0) -> int:
+    def wait(self, limit_s: float = 30.0) -> int:
         """Wait for the daemon's end; its exit status."""
         return self.child.wait(limit_s)
 

@@ -5,17 +5,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, Literal, NoReturn
 
 import msgspec
 import zmq
 
+from dflashd.protocol import lifeline
 from dflashd.protocol.codec import decode, decode_body, encode
 from dflashd.protocol.errors import ErrorCode
 from dflashd.protocol.messages import (
@@ -36,17 +41,20 @@ from dflashd.protocol.messages import (
     Loaded,
     LoadedBody,
     LoadFailed,
+    Logprobs,
     Ping,
     Pong,
     Progress,
     ReadCache,
     Register,
     Stop,
+    TokenLogprob,
+    Tool,
+    ToolCall,
     ToWorker,
     Unload,
     Unloaded,
 )
-from dflashd.worker import lifeline
 
 
 class Flags(msgspec.Struct, forbid_unknown_fields=True):
@@ -70,11 +78,46 @@ class Flags(msgspec.Struct, forbid_unknown_fields=True):
     skip_seq: int | None = None
     flood: bool = False
     echo: bool = False
+    reasoning: str = ""
+    tool_call: bool = False
+    fail_after: int | None = None
+    finish_reason: Literal["stop", "length"] = "length"
+    stop_string: str | None = None
+    count_cancels: str = ""
     grandchild: bool = False
+    fault: str = ""
+    fault_at: str = ""
+    fault_once: bool = True
+    real: bool = False
+    failure: tuple[str, str] | None = None
+    log: str = ""
+    log_flood_bytes: int = 0
     memory_bytes: int = 1000
     shared_bytes: int = 0
     ignore_unload: bool = False
     conflicts_with: str = ""
+
+
+def commit(fault: str) -> None:
+    """Do to this process what a crash, a hang or an operator would."""
+    match fault:
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "hung":
+            while True:
+                time.sleep(1000)
+        case "hung with the GIL":
+            ctypes.PyDLL(None).sleep(1000)
+        case "aborted":
+            os.abort()
+        case "left":
+            os._exit(0)
+        case "unusable":
+            os._exit(78)
+        case _:
+            raise ImportError(f"no module named {fault}")
 
 
 @dataclass(slots=True)
@@ -91,6 +134,8 @@ class Job:
     cancelled: bool = False
     queued_ms: int = 0
     load_ms: int = 0
+    logprobs: int | None = None
+    tools: tuple[Tool, ...] = ()
 
 
 class FakeWorker:
@@ -112,6 +157,20 @@ class FakeWorker:
         self.socket.setsockopt(zmq.IMMEDIATE, 1)
         self.socket.setsockopt(zmq.LINGER, 200)
         self.socket.connect(os.environ["DFLASHD_WORKERS"])
+        signal.signal(signal.SIGUSR1, lambda *_: self.at("idle"))
+
+    def at(self, stage: str, model: str = "") -> None:
+        """Misbehave if this is the stage for it; by default in one incarnation only."""
+        flags = self.flags_of(model)
+        if flags.fault_at != stage:
+            return
+        if flags.fault_once:
+            marker = f"{os.environ['DFLASHD_FAKE_DIR']}/{model or self.name}.faulted"
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+                commit(flags.fault)
+        else:
+            commit(flags.fault)
 
     def run(self) -> NoReturn:
         """Serve until told otherwise."""
@@ -138,11 +197,13 @@ class FakeWorker:
                 status = self.flags_of(header.model).exit_at_load
                 if status is not None:
                     self.leave(status)
+                self.at("loading", header.model)
                 self.load_began = time.monotonic()
                 self.loads.append(header.model)
             case Unload() if not self.flags_of(header.model).ignore_unload:
                 self.unload(header.model)
             case Assign():
+                self.at("prefill", header.model)
                 body = decode_body(GenerateBody, frame)
                 flags = self.flags_of(header.model)
                 said = "|".join(f"{m.role}={m.content}" for m in body.messages or ())
@@ -155,6 +216,8 @@ class FakeWorker:
                     text=said if flags.echo else flags.text,
                     queued_ms=header.queued_ms,
                     load_ms=header.load_ms,
+                    logprobs=body.logprobs,
+                    tools=body.tools,
                 )
             case AddCredit() if header.id in self.jobs:
                 self.jobs[header.id].credit += header.chunks
@@ -245,29 +308,64 @@ class FakeWorker:
     def step(self, job: Job) -> None:
         """Do what is due for one job."""
         if job.cancelled:
+            if self.flags.count_cancels:
+                with Path(self.flags.count_cancels).open("a") as file:
+                    file.write(f"{job.seq}\n")
             del self.jobs[job.id]
             self.send(
                 Failed(id=job.id, epoch=self.epoch, code=ErrorCode.cancelled, message="cancelled")
             )
             return
+        if job.seq == 3:
+            self.at("decode", job.model)
+        failure = self.flags_of(job.model).failure
+        if failure is not None and job.seq == 3:
+            del self.jobs[job.id]
+            code, message = failure
+            failed = Failed(id=job.id, epoch=self.epoch, code=ErrorCode(code), message=message)
+            self.send(failed)
+            return
         stuck = self.flags.stuck_after is not None and job.seq >= self.flags.stuck_after
         if stuck or time.monotonic() < job.next_at:
             return
-        if job.seq >= job.chunks:
+        if job.seq == self.flags.fail_after:
+            del self.jobs[job.id]
+            lost = Failed(
+                id=job.id, epoch=self.epoch, code=ErrorCode.internal, message="it broke off"
+            )
+            self.send(lost)
+        elif job.seq >= job.chunks:
             del self.jobs[job.id]
             self.send(Done(id=job.id, epoch=self.epoch), self.statistics(job))
         elif job.seq < job.credit or self.flags.flood:
             self.steps += 1
             seq = job.seq + (job.seq == self.flags.skip_seq)
-            body = ChunkBody(tokens=(job.seq,), text=job.text)
-            self.send(Chunk(id=job.id, seq=seq, epoch=self.epoch), body)
+            body = self.chunk(job)
+            self.send(Chunk(id=job.id, seq=seq, epoch=self.epoch, tokens=1), body)
             job.seq += 1
             job.next_at = time.monotonic() + self.flags_of(job.model).chunk_s
+
+    def chunk(self, job: Job) -> ChunkBody:
+        """What a step says: first a thought, last a call, where it is told so; else the text."""
+        chances: tuple[Logprobs, ...] = ()
+        if job.logprobs is not None:
+            other = TokenLogprob(token=9, written=b"no", logprob=-2.0)
+            word = Logprobs(
+                token=job.seq, written=job.text.encode(), logprob=-0.5, top=(other,) * job.logprobs
+            )
+            chances = (word,)
+        if self.flags.reasoning and job.seq == 0:
+            return ChunkBody(tokens=(0,), text="", reasoning=self.flags.reasoning)
+        if job.tools and job.seq == job.chunks - 1 and self.flags.tool_call:
+            call = ToolCall(id="call_1", name=job.tools[0].name, arguments='{"at": "Ulm"}')
+            return ChunkBody(tokens=(job.seq,), text="", tool_calls=(call,))
+        return ChunkBody(tokens=(job.seq,), text=job.text, logprobs=chances)
 
     def statistics(self, job: Job) -> DoneBody:
         """Made up, but well-formed."""
         return DoneBody(
-            finish_reason="length",
+            finish_reason=self.flags.finish_reason,
+            stop_string=self.flags.stop_string,
             engine="dflash",
             model=job.model,
             digest="fake",
@@ -275,8 +373,8 @@ class FakeWorker:
             block_tokens=8,
             cycles=job.seq,
             acceptance_length_tokens=1.0,
-            prompt_tokens=1,
-            cached_tokens=0,
+            prompt_tokens=7,
+            cached_tokens=3,
             generated_tokens=job.seq,
             queued_ms=job.queued_ms,
             load_ms=job.load_ms,
@@ -295,10 +393,22 @@ class FakeWorker:
         os._exit(status)
 
 
+def flood_log(total_bytes: int) -> None:
+    """Write numbered lines to stderr as fast as it takes them, then one last line."""
+    number = 0
+    while total_bytes > 0:
+        block = b"".join(b"flood %09d %s\n" % (n, b"x" * 80) for n in range(number, number + 100))
+        total_bytes -= os.write(2, block)
+        number += 100
+    os.write(2, b"flood ends\n")
+
+
 def main() -> None:
     """Behave as told."""
     table = msgspec.json.decode(os.environ.get("DFLASHD_FAKE", "{}"), type=dict[str, Flags])
     flags = table.get(os.environ["DFLASHD_WORKER"], Flags())
+    if flags.real:
+        os.execv(sys.executable, (sys.executable, "-P", "-m", "dflashd.worker"))
     lifeline.hold(int(os.environ["DFLASHD_SUPERVISOR_PID"]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ignore = signal.SIG_IGN if flags.ignore_term else signal.SIG_DFL
@@ -308,7 +418,12 @@ def main() -> None:
     if flags.exit_at_start is not None:
         sys.stderr.write(flags.last_words)
         sys.exit(flags.exit_at_start)
-    FakeWorker(flags, table).run()
+    os.write(2, flags.log.encode())
+    if flags.log_flood_bytes:
+        threading.Thread(target=flood_log, args=(flags.log_flood_bytes,), daemon=True).start()
+    worker = FakeWorker(flags, table)
+    worker.at("start")
+    worker.run()
 
 
 if __name__ == "__main__":

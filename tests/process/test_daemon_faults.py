@@ -173,3 +173,53 @@ def test_grandchildren_end_with_their_worker(make_daemon: MakeDaemon) -> None:
         assert len(children) == 1
         os.kill(pid, signal.SIGKILL)
         wait_for("the grandchild is gone", lambda: not is_alive(children[0]), 5)
+
+
+def test_out_of_memory_at_load_is_told_and_not_final(make_daemon: MakeDaemon) -> None:
+    """A load without room fails its request as out_of_memory; later there may be room."""
+    flags = {"load_error": ["out_of_memory", "12 GB are needed, 3 GB are free"]}
+    daemon = make_daemon({"a": flags, "b": {"chunks": 200}}, backoff_first_s=0.05)
+    with daemon.client() as client:
+        client.spawn("b")
+        other = client.generate("b", "x")
+        with pytest.raises(DflashError, match="12 GB are needed") as caught:
+            client.generate("a", "x").wait()
+        assert caught.value.code is ErrorCode.out_of_memory
+        assert client.status().workers[0].state != "fatal"
+        with pytest.raises(DflashError):
+            client.generate("a", "x").wait()
+        assert len(other.wait().tokens) == 200
+
+
+def test_out_of_memory_at_decode_ends_that_request_only(make_daemon: MakeDaemon) -> None:
+    """A request that runs out of memory fails as that, and its worker serves the next."""
+    flags = {"failure": ["out_of_memory", "no room for another block"]}
+    daemon = make_daemon({"a": flags})
+    with daemon.client() as client:
+        workers = set[int | None]()
+        for _ in range(2):
+            with pytest.raises(DflashError, match="no room for another block") as caught:
+                client.generate("a", "x").wait()
+            assert caught.value.code is ErrorCode.out_of_memory
+            workers.add(client.status().workers[0].pid)
+        assert len(workers) == 1
+        assert client.status().workers[0].restarts == 0
+
+
+def test_stubborn_worker_and_its_grandchild_are_killed_in_time(make_daemon: MakeDaemon) -> None:
+    """Neither ignoring SIGTERM nor a grandchild that holds its pipes delays the end of a retire."""
+    stubborn = {"ignore_stop": True, "ignore_term": True, "grandchild": True}
+    daemon = make_daemon({"a": stubborn, "b": LONG}, stop_timeout_s=0.5, terminate_timeout_s=0.5)
+    with daemon.client() as client:
+        client.spawn("a")
+        other = iter(client.generate("b", "x"))
+        next(other)
+        pid = client.status().workers[0].pid
+        assert pid
+        grandchild = psutil.Process(pid).children()[0].pid
+        client.retire("a")
+        assert not is_alive(pid)
+        wait_for("the grandchild is gone", lambda: not is_alive(grandchild))
+        status = client.status()
+        assert (status.workers[0].state, status.counters["workers_killed"]) == ("stopped", 1)
+        next(other)

@@ -19,6 +19,7 @@ import pytest
 from dflashd.protocol import DflashError, ErrorCode
 from dflashd.supervisor.errors import DaemonError
 from dflashd.supervisor.instance_lock import InstanceLock
+from dflashd.supervisor.process_registry import MARKER, ProcessRegistry, started_s
 
 from .daemon_process import FAKE_DAEMON, DaemonProcess, is_alive, wait_for
 
@@ -136,9 +137,8 @@ def test_orphan_that_survived_is_swept_and_a_stranger_is_not(make_daemon: MakeDa
     marked = {**os.environ, "DFLASHD_INSTANCE": "dead"}
     orphan = subprocess.Popen(sleeper, env=marked, start_new_session=True)
     stranger = subprocess.Popen(sleeper, start_new_session=True)
-    now = time.time()
     entries = ",".join(
-        f'{{"pid":{pid},"created_at":{now},"instance":"dead","worker":"a"}}'
+        f'{{"pid":{pid},"started_s":{started_s(psutil.Process(pid))},"instance":"dead","worker":"a"}}'
         for pid in (orphan.pid, stranger.pid)
     )
     (daemon.runtime_dir / "workers.json").write_text(f"[{entries}]")
@@ -274,3 +274,23 @@ def test_lock_that_cannot_be_signed_is_an_error_and_released(
     with pytest.raises(DaemonError, match="No space"), InstanceLock(tmp_path, "x"):
         pass
     assert not list(tmp_path.iterdir())
+
+
+def test_orphan_is_known_after_the_clock_was_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wall clock that jumps between two daemons neither saves an orphan nor dooms a stranger."""
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+    marked = {**os.environ, MARKER: "dead"}
+    orphan = subprocess.Popen(sleeper, env=marked, start_new_session=True)
+    try:
+        ProcessRegistry(tmp_path, "dead").add(orphan.pid, "a")
+        boot_s = psutil.boot_time()
+        # What Linux does when the clock is set: every start moves with the boot.
+        monkeypatch.setattr("psutil.boot_time", lambda: boot_s + 86_400)
+        monkeypatch.setattr("psutil._pslinux.boot_time", lambda: boot_s + 86_400, raising=False)
+        assert [entry.pid for entry in ProcessRegistry(tmp_path, "next").sweep()] == [orphan.pid]
+        assert orphan.wait(30) == -signal.SIGKILL
+    finally:
+        orphan.kill()
+        orphan.wait()

@@ -12,7 +12,7 @@ import zmq
 from dflashd.protocol.messages import FromClient
 from dflashd.protocol.paths import Endpoints
 from dflashd.supervisor.daemon import open_doors
-from dflashd.supervisor.door import HIGH_WATER_MESSAGES, Door
+from dflashd.supervisor.door import WORKER_BURST_MESSAGES, Door
 from dflashd.supervisor.errors import DaemonError
 
 FLOODED_DOOR = """
@@ -20,16 +20,16 @@ import sys, time
 from pathlib import Path
 import zmq
 from dflashd.protocol.messages import FromClient
-from dflashd.supervisor.door import HIGH_WATER_MESSAGES, Door
+from dflashd.supervisor.door import WORKER_BURST_MESSAGES, Door
 
 path = Path(sys.argv[1])
-door = Door(zmq.Context(), path, FromClient)
+door = Door(zmq.Context(), path, FromClient, burst_messages=WORKER_BURST_MESSAGES)
 context = zmq.Context()
 client = context.socket(zmq.DEALER)
 client.setsockopt(zmq.SNDHWM, 0)
 client.setsockopt(zmq.LINGER, 0)
 client.connect(f"ipc://{path}")
-for _ in range(20 * HIGH_WATER_MESSAGES):
+for _ in range(20 * WORKER_BURST_MESSAGES):
     client.send(bytes(1000))
 while not door.may_have_message or not list(door.receive(1)):
     time.sleep(0.01)
@@ -38,7 +38,7 @@ context.term()
 end = time.monotonic() + 7
 while time.monotonic() < end:
     time.sleep(0.1)
-print(len(list(door.receive(20 * HIGH_WATER_MESSAGES))))
+print(len(list(door.receive(20 * WORKER_BURST_MESSAGES))))
 """
 
 
@@ -52,7 +52,7 @@ def test_peer_that_leaves_with_its_pipe_full_does_not_abort_the_process(tmp_path
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    assert int(ended.stdout) >= HIGH_WATER_MESSAGES / 2
+    assert int(ended.stdout) >= WORKER_BURST_MESSAGES / 2
 
 
 def test_failed_bind_leaves_no_socket_open(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from dflashd.protocol.messages import (
     Unloaded,
 )
 
+from ..thirdparty.site import install
 from ..tiny import Shape, make_draft, make_target
 from .scripted_supervisor import EPOCH, ScriptedSupervisor
 
@@ -299,3 +300,24 @@ def test_restarted_worker_hits_its_disk(folder: Path, tmp_path: Path) -> None:
     assert [done.cache_hit for done in stats] == ["miss", "l2_exact"]
     assert stats[1].cached_tokens == stats[1].prompt_tokens
     assert texts[0] == texts[1] != ""
+
+
+def test_backends_of_another_package(folder: Path, tmp_path: Path) -> None:
+    """Two backends clash in one worker: the second is refused as a conflict, the first serves."""
+    site = install(tmp_path / "site")
+    with ScriptedSupervisor() as supervisor:
+        supervisor.start(PYTHONPATH=str(site))
+        supervisor.register()
+        loaded = supervisor.load("first", body_of(folder, backend="field-alpha"))
+        assert loaded.model == "first"
+        supervisor.send(Load(epoch=EPOCH, model="second"), body_of(folder, backend="field-beta"))
+        refused = supervisor.expect(LoadFailed)
+        assert (refused.model, refused.code) == ("second", ErrorCode.hook_conflict)
+        assert "field-alpha for model first" in refused.message
+        supervisor.send(Load(epoch=EPOCH, model="third"), body_of(folder, backend="nowhere"))
+        refused = supervisor.expect(LoadFailed)
+        assert (refused.model, refused.code) == ("third", ErrorCode.unsupported)
+        assert "field-alpha" in refused.message
+        done = supervisor.end_of(supervisor.assign("first", asking())).done
+        assert done is not None
+        assert (done.generated_tokens, done.engine_reason) == (12, "attention of our own")

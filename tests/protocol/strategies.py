@@ -91,11 +91,13 @@ def _strategy(info: mi.Type) -> st.SearchStrategy[Any]:  # noqa: C901, PLR0911, 
         case mi.StrType(min_length=low, max_length=high):
             return st.text(min_size=low or 0, max_size=min(high or 20, 20))
         case mi.BytesType(min_length=low, max_length=high):
-            return st.binary(min_size=low or 0, max_size=high)
+            return st.binary(min_size=low or 0, max_size=min(high or 64, 64))
         case mi.VarTupleType(item_type=item, min_length=low):
             return st.lists(_strategy(item), min_size=low or 0, max_size=_SMALL).map(tuple)
-        case mi.DictType():
-            return st.dictionaries(st.text(max_size=8), st.integers(0, 9), max_size=_SMALL)
+        case mi.DictType(value_type=value):
+            return st.dictionaries(st.text(max_size=8), _strategy(value), max_size=_SMALL)
+        case mi.AnyType():
+            return st.integers(0, 9)
         case _:
             raise NotImplementedError(info)
 

@@ -121,7 +121,8 @@ def test_failed_can_carry_text_that_is_not_utf8() -> None:
 def test_kinds_of_names_a_direction() -> None:
     """The names of a direction's kinds can be asked for."""
     assert kinds_of(ToClient) == (
-        "accepted", "cache_state", "chunk", "done", "event", "failed", "snapshot", "welcome",
+        "accepted", "cache_state", "chunk", "done", "event", "failed", "happened", "log_part",
+            "measured", "reloaded", "snapshot", "welcome",
     )  # fmt: skip
 
 

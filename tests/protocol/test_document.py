@@ -19,8 +19,17 @@ from dflashd.protocol.messages import (
     CacheSettings,
     ChatMessage,
     Header,
+    KeyChange,
+    Logprobs,
+    MetricFamily,
+    MetricSample,
+    ModelChange,
     ModelStatus,
     Sampling,
+    ServiceStatus,
+    TokenLogprob,
+    Tool,
+    ToolCall,
     WorkerStatus,
 )
 
@@ -38,10 +47,19 @@ HEADINGS = {
 BODIES: list[type[Body]] = [
     *dict.fromkeys(BODY_OF.values()),
     ChatMessage,
+    Tool,
+    ToolCall,
+    TokenLogprob,
+    Logprobs,
     Sampling,
     CacheSettings,
     WorkerStatus,
+    ServiceStatus,
     ModelStatus,
+    ModelChange,
+    KeyChange,
+    MetricFamily,
+    MetricSample,
 ]
 
 
@@ -103,7 +121,7 @@ def test_limits_are_the_code_s() -> None:
 
 def test_worked_example_is_golden() -> None:
     """The bytes of the worked example are entries of the golden table."""
-    example = DOCUMENT.split("## 11. Worked example", 1)[1]
+    example = DOCUMENT.split("## 12. Worked example", 1)[1]
     found: list[bytes] = []
     for block in re.findall(r"```\n(.*?)```", example, flags=re.DOTALL):
         for frame in block.split("\n\n"):

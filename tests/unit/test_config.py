@@ -5,10 +5,11 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-import msgspec
+import jsonschema
 import pytest
 
-from dflashd.supervisor import config
+from dflashd.supervisor import config, config_file, config_schema
+from dflashd.supervisor.http_section import HttpSection
 from dflashd.supervisor.limits import Limits
 from dflashd.supervisor.model_section import ModelSection
 
@@ -16,15 +17,15 @@ EXAMPLE = Path(__file__).parents[2] / "dflashd.example.toml"
 
 
 def parse(text: str) -> config.Config:
-    return config.parse(text, source="x.toml", base_dir=Path("/base"))
+    return config_file.parse(text, source="x.toml", base_dir=Path("/base"))
 
 
 def test_example_file_is_valid_and_says_every_limit_with_its_default() -> None:
     """The example works as it is, mentions every limit, and shows the true default of each."""
-    loaded = config.load(EXAMPLE)
+    loaded = config_file.load(EXAMPLE)
     assert set(loaded.models) == {"smollm", "big"}
     written = tomllib.loads(EXAMPLE.read_text())["daemon"]
-    assert set(written) == set(Limits.__struct_fields__) | {"memory_share"}
+    assert set(written) == {*Limits.__struct_fields__, "memory_share", "watch_config"}
     assert loaded.daemon == config.DaemonSection()
 
 
@@ -34,10 +35,63 @@ def test_example_file_shows_every_key_of_a_model() -> None:
     assert set(written) == set(ModelSection.__struct_fields__)
 
 
+def test_example_file_shows_every_key_of_the_gateway() -> None:
+    """The same of [http], each key at its default."""
+    written = tomllib.loads(EXAMPLE.read_text())["http"]
+    assert set(written) == set(HttpSection.__struct_fields__)
+    assert config_file.load(EXAMPLE).http == HttpSection()
+
+
+def test_without_its_section_there_is_no_gateway() -> None:
+    """HTTP is never listened to unasked."""
+    assert parse("").http is None
+    assert parse("[http]").http == HttpSection()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org", "127.0.0.1.evil"])
+def test_the_gateway_does_not_listen_beyond_the_loopback(host: str) -> None:
+    """Whoever could be reached from elsewhere needs keys: refused before anything starts."""
+    with pytest.raises(config.ConfigError, match="keys"):
+        parse(f"[http]\nhost = '{host}'")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.9.9.9"])
+def test_every_loopback_will_do(host: str) -> None:
+    """Any address of this machine alone."""
+    section = parse(f"[http]\nhost = '{host}'").http
+    assert section is not None
+    assert section.url == f"http://{'[::1]' if host == '::1' else host}:8383"
+
+
+def test_example_file_fits_the_published_schema() -> None:
+    """Editors that know the schema find nothing to complain about in the example."""
+    schema = config_schema.json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(tomllib.loads(EXAMPLE.read_text()), schema)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[daemon]\npong = 1",
+        "[models.a]\ntarget='t'\nx=1",
+        "[models.'../a']\ntarget='t'",
+        "[models.a]",
+    ],
+)
+def test_schema_refuses_what_the_daemon_refuses(text: str) -> None:
+    """A file the schema lets pass is one whose keys and names the daemon knows."""
+    with pytest.raises(config.ConfigError):
+        parse(text)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(tomllib.loads(text), config_schema.json_schema())
+
+
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
         ("[daemon]\npong_timeout = 3", ("pong_timeout ", "[daemon]", "pong_timeout_s")),
+        ("[http]\nprot = 1", ("prot ", "[http]", "port")),
         ("[deamon]\n", ("deamon", "top level", "daemon")),
         ("[models.a]\ntarget='t'\ndrat='d'", ("drat", "[models.a]", "draft")),
         (
@@ -92,18 +146,12 @@ def test_paths_count_from_the_file_and_repositories_stay() -> None:
 def test_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
     """A file that is not there is named."""
     with pytest.raises(config.ConfigError, match=r"gone\.toml cannot be read"):
-        config.load(tmp_path / "gone.toml")
+        config_file.load(tmp_path / "gone.toml")
 
 
 def test_empty_file_is_a_daemon_without_models() -> None:
     """Everything has a default."""
     assert parse("") == config.Config()
-
-
-def test_json_schema_is_json_and_knows_the_sections() -> None:
-    """The schema can be published as it is."""
-    text = msgspec.json.encode(config.json_schema()).decode()
-    assert all(word in text for word in ("DaemonSection", "ModelSection", "pong_timeout_s"))
 
 
 @pytest.mark.parametrize(
@@ -121,3 +169,73 @@ def test_what_no_path_or_number_can_be_is_one_sentence(text: str) -> None:
     """Whatever is in the file, its reader gets a sentence and never a traceback."""
     with pytest.raises(config.ConfigError, match=r"x\.toml"):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "[daemon]\n\nping_interval_s = 0",
+            "x.toml line 3: [daemon] ping_interval_s must be a number > 0.0, got 0",
+        ),
+        (
+            "[models.a]\ntarget = 't'\nblock_tokens = 65",
+            "x.toml line 3: [models.a] block_tokens must be an integer <= 64, got 65",
+        ),
+        (
+            "models.a.target = 't'\nmodels.a.placement = 'f'",
+            "x.toml line 2: [models.a] placement must be one of auto, strict, got 'f'",
+        ),
+        (
+            "[models.a]\ntarget = 't'\n[models.b]\ntarget = 't'\ngroup = 'a'",
+            "x.toml line 5: [models.b] group must not be the name of a model, got 'a'",
+        ),
+        ("\n[models.a]\n", "x.toml line 2: [models.a] target is missing, and has no default"),
+        (
+            "[models]\nb = {target = 't'}\na = 1",
+            "x.toml line 3: [models] a must be a table, got an integer",
+        ),
+        (
+            "[models.a]\ntarget = 't'\n[models.a.sampling]\ntop_k = 'x'",
+            "x.toml line 4: [models.a.sampling] top_k must be an integer, got a string",
+        ),
+    ],
+)
+def test_wrong_value_is_named_by_line_section_and_key(text: str, sentence: str) -> None:
+    """A wrong value is found without a search: line, section, key, what it must be."""
+    with pytest.raises(config.ConfigError) as caught:
+        parse(text)
+    assert str(caught.value) == sentence
+
+
+def test_all_problems_are_told_at_once_in_the_file_s_order() -> None:
+    """Several mistakes need one look, and text in a string is not taken for a section."""
+    with pytest.raises(config.ConfigError) as caught:
+        parse("[models.a]\ndrat='d'\n[daemon]\ntext = '''\n[models.a]\n'''\npong_timeout=0\n")
+    where = [told.partition(" is ")[0] for told in str(caught.value).splitlines()]
+    assert where == [
+        "x.toml line 1: [models.a] target",
+        "x.toml line 2: [models.a] drat",
+        "x.toml line 4: [daemon] text",
+        "x.toml line 7: [daemon] pong_timeout",
+    ]
+
+
+def test_many_problems_are_cut() -> None:
+    """A file of another program does not fill the terminal."""
+    with pytest.raises(config.ConfigError) as caught:
+        parse("".join(f"key{n} = 1\n" for n in range(50)))
+    assert str(caught.value).splitlines()[-1] == "x.toml: and 30 more"
+
+
+def test_byte_order_mark_is_accepted_and_other_encodings_are_named(tmp_path: Path) -> None:
+    """UTF-8 with a mark is UTF-8; UTF-16 and Latin-1 are refused with what to do."""
+    file = tmp_path / "x.toml"
+    file.write_bytes(b"\xef\xbb\xbf[models.a]\ntarget = 't'\n")
+    assert set(config_file.load(file).models) == {"a"}
+    file.write_text("[models.a]\n", encoding="utf-16")
+    with pytest.raises(config.ConfigError, match=r"x\.toml is UTF-16: save it as UTF-8 text"):
+        config_file.load(file)
+    file.write_bytes(b"# caf\xe9\n")
+    with pytest.raises(config.ConfigError, match=r"not UTF-8 at byte 5: save it as UTF-8"):
+        config_file.load(file)

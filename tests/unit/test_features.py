@@ -149,7 +149,7 @@ def test_unlisted_parameters_stay_reachable() -> None:
 
 
 def test_a_tap_keeps_no_model_alive() -> None:
-    """Requests come and go: no layer outlives its model, and a class is made once, not each time."""
+    """Requests come and go: no layer outlives its model, and its class is made once."""
     layers = stack()
     gone = weakref.ref(layers[1])
     for _ in range(20):

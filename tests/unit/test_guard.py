@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
+import threading
 from collections.abc import Callable
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +15,15 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 from mlx_lm.models import llama, qwen3_5, qwen3_next
+from mlx_lm.utils import MODEL_REMAPPING
 
 from dflashd.protocol.errors import ErrorCode
 from dflashd.worker.errors import DFlashHookConflict
-from dflashd.worker.guard import HookGuard
+from dflashd.worker.fingerprint import Fingerprint
+from dflashd.worker.guard import HookGuard, _Claim
+from dflashd.worker.hooks import InstanceHooks
+from dflashd.worker.lease import Lease
+from dflashd.worker.targets import FAMILIES
 
 
 class Attention(nn.Module):
@@ -213,3 +221,217 @@ def test_a_patch_over_ours_is_left_but_harmless(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.undo()
     Attention.__call__ = Attention.__call__.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
     assert module(1) == 2
+
+
+@pytest.mark.parametrize(("first", "second"), [(Attention, Derived), (Derived, Attention)])
+def test_a_base_and_what_derives_from_it_have_one_owner(
+    first: type[nn.Module], second: type[nn.Module]
+) -> None:
+    """A patched base changes all that derive from it: that is a conflict too, whoever is first."""
+    guard = HookGuard()
+    lease = guard.claim("ours", "a", [first()])
+    with pytest.raises(DFlashHookConflict, match=r"related to .* ours for model a; theirs"):
+        guard.claim("theirs", "b", [second()])
+    guard.claim("ours", "b", [second()]).release()
+    lease.release()
+    guard.claim("theirs", "b", [second()]).release()
+
+
+def test_a_patched_base_is_no_change_to_its_owner() -> None:
+    """A backend may patch a class whose subclass it hooks as well, in any order."""
+    base, derived = Attention(), Derived()
+    before = [dict(vars(cls)) for cls in (Attention, Derived)]
+    guard = HookGuard()
+    one = guard.claim("ours", "a", [derived])
+    two = guard.claim("ours", "b", [base])
+    two.patch(Attention, "__call__", tenfold)
+    one.check()
+    with two.armed():
+        assert (base(1), derived(1)) == (20, 20)
+    two.release()
+    one.check()
+    assert (base(1), derived(1)) == (2, 2)
+    one.release()
+    assert [dict(vars(cls)) for cls in (Attention, Derived)] == before
+
+
+def test_a_subclass_hooked_below_a_patch_of_ours() -> None:
+    """Our own patch of a class of mlx-lm is not taken for another's when a subclass is claimed."""
+    layer = block()
+    derived = type("Derived", (llama.TransformerBlock,), {"__module__": llama.__name__})
+    guard = HookGuard()
+    one = guard.claim("ours", "a", [layer])
+    one.patch(llama.TransformerBlock, "__call__", tenfold)
+    with pytest.raises(DFlashHookConflict, match=r"llama\.Derived was changed"):
+        guard.claim("ours", "b", [derived.__new__(derived)])  # no class of that module's own
+    one.release()
+
+
+def added(original: Any, instance: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    return original(instance, x, *args, **kwargs) + 1
+
+
+def test_each_model_has_its_own_handler() -> None:
+    """Two models of one backend may patch one method, each with a handler of its own."""
+    module: Any = Attention()
+    guard = HookGuard()
+    one, two = guard.claim("ours", "a", [module]), guard.claim("ours", "b", [module])
+    one.patch(Attention, "__call__", tenfold)
+    two.patch(Attention, "__call__", added)
+    with one.armed():
+        assert module(1) == 20
+        with two.armed():
+            assert module(1) == 3
+        assert module(1) == 20
+    with two.armed():
+        assert module(1) == 3
+    one.release()
+    two.release()
+
+
+def test_a_released_or_displaced_patch_is_not_run_past() -> None:
+    """A request that armed a patch which is gone would run the original without a word: refused."""
+    module = Attention()
+    guard = HookGuard()
+    lease, other = guard.claim("ours", "a", [module]), guard.claim("ours", "b", [module])
+    original = vars(Attention)["__call__"]
+    lease.patch(Attention, "__call__", tenfold)
+    standing = vars(Attention)["__call__"]
+    Attention.__call__ = original
+    with pytest.raises(DFlashHookConflict, match="was changed"), lease.armed():
+        pytest.fail("armed")
+    Attention.__call__ = standing
+    lease.release()
+    with pytest.raises(DFlashHookConflict, match="no longer holds"), lease.armed():
+        pytest.fail("armed")
+    other.release()
+    assert vars(Attention)["__call__"] is original
+
+
+def test_a_deleted_method_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deleting, adding and exchanging members of any kind is seen, before us and after us."""
+    guard = HookGuard()
+    cls = llama.TransformerBlock
+    lease = guard.claim("ours", "a", [block()])
+    strange: list[Any] = [
+        functools.partial(cls.__call__),
+        functools.partialmethod(cls.__call__),
+        mx.compile(lambda x: x),
+        property(lambda _: None),
+        staticmethod(lambda *_: None),
+        Other(),
+    ]
+    for member in strange:
+        for name in ("__call__", "extra"):
+            layer = block()
+            with monkeypatch.context() as patch:
+                patch.setattr(cls, name, member, raising=False)
+                with pytest.raises(DFlashHookConflict, match=f"TransformerBlock.{name} was chang"):
+                    lease.check()
+                with pytest.raises(DFlashHookConflict, match=f"TransformerBlock.{name} was chang"):
+                    HookGuard().claim("ours", "b", [layer])
+    with monkeypatch.context() as patch:
+        patch.delattr(cls, "__call__")
+        with pytest.raises(DFlashHookConflict, match=r"TransformerBlock\.__call__ was changed"):
+            lease.check()
+    lease.check()
+    lease.release()
+
+
+def test_what_is_no_method_cannot_be_patched() -> None:
+    """A patch of something that is not there, or not a function, changes nothing."""
+    before = dict(vars(Attention))
+    lease = HookGuard().claim("ours", "a", [Attention()])
+    for name in ("nothing", "__doc__", "__dict__"):
+        with pytest.raises(TypeError, match="could be patched"):
+            lease.patch(Attention, name, tenfold)
+    lease.check()
+    lease.release()
+    assert dict(vars(Attention)) == before
+
+
+def test_stock_classes_of_mlx_lm_can_all_be_claimed() -> None:
+    """No class of the models that can be drafted for is taken for a patched one."""
+    guard = HookGuard()
+    for family in sorted(FAMILIES):
+        module = importlib.import_module(f"mlx_lm.models.{MODEL_REMAPPING.get(family, family)}")
+        for cls in [value for value in vars(module).values() if isinstance(value, type)]:
+            if cls.__module__ == module.__name__ and issubclass(cls, nn.Module):
+                guard.claim("ours", "a", [cls.__new__(cls)]).release()
+    assert not guard.owners()
+
+
+def test_an_instance_rehooked_by_others_is_left_alone() -> None:
+    """Between passes it is refused; from within a pass it is kept and reported, ours all gone."""
+    layers: list[Any] = [Attention(), Attention()]
+    hooks = InstanceHooks([(layer, lambda *_: None) for layer in layers])
+    theirs = type("Theirs", (Attention,), {})
+    layers[1].__class__ = theirs
+    with pytest.raises(DFlashHookConflict, match="Theirs"), hooks.armed():
+        pytest.fail("armed")
+    assert [type(layer) for layer in layers] == [Attention, theirs]
+    layers[1].__class__ = Attention
+    with pytest.raises(DFlashHookConflict, match="Theirs"), hooks.armed():
+        layers[0].__class__ = theirs
+    assert [type(layer) for layer in layers] == [theirs, Attention]
+    layers[0].__class__ = Attention
+    with pytest.raises(ZeroDivisionError), hooks.armed():
+        _fail_after(layers[0], theirs)
+    layers[0].__class__ = Attention
+    with hooks.armed():
+        assert layers[0](1) == 2
+
+
+def _fail_after(layer: Any, theirs: type) -> None:
+    layer.__class__ = theirs
+    raise ZeroDivisionError
+
+
+def test_threads_claim_and_drop_at_once() -> None:
+    """Claims, releases, drops, the collector and patches from many threads leave a clean table."""
+    guard = HookGuard()
+    before = [dict(vars(cls)) for cls in (Attention, Derived)]
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        random = Random(seed)
+        for _ in range(200):
+            cls = random.choice([Attention, Derived])
+            module: Any = cls()
+            lease = guard.claim("ours", f"m{seed}", [module, Other()])
+            lease.patch(cls, "__call__", tenfold)
+            with lease.armed():
+                if module(1) != 20:
+                    wrong.append(module)
+            if module(1) != 2:
+                wrong.append(module)
+            if random.random() < 0.5:
+                lease.release()
+            elif random.random() < 0.2:
+                cycle: list[Any] = [lease]
+                cycle.append(cycle)
+            guard.owners()
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    gc.collect()
+    assert not wrong
+    assert not guard.owners()
+    assert [dict(vars(cls)) for cls in (Attention, Derived)] == before
+
+
+def test_the_collector_may_come_at_any_moment() -> None:
+    """A lease that is collected while its own thread is in the guard neither blocks nor breaks."""
+    guard = HookGuard()
+    kept = guard.claim("ours", "kept", [Other()])
+    with guard._entered():
+        lease = Lease(guard, "ours", "dropped", [Attention()])
+        guard._claims.setdefault(Attention, _Claim("ours", Fingerprint.of(Attention), ["dropped"]))
+        del lease
+        gc.collect()
+        assert Attention in guard._claims, "taken off while somebody was reading the table"
+    assert owners(guard) == {Other: ("ours", ("kept",))}
+    kept.release()

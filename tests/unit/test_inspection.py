@@ -17,7 +17,7 @@ from dflashd.supervisor.core.facts import ModelFacts
 from dflashd.supervisor.inspection import facts as facts_module, inspect
 from dflashd.supervisor.inspection.places import folder_of
 from dflashd.supervisor.inspection.states import target_states
-from dflashd.worker import model as worker_model
+from dflashd.worker import weights as worker_weights
 from dflashd.worker.embedded import DRAFTS, TARGETS, draft_folder
 
 from ..tiny import make_draft, make_target
@@ -236,8 +236,8 @@ def test_repositories_are_found_in_the_hubs_cache(
 
 def test_what_two_sides_must_know_is_equal() -> None:
     """The worker's rule for float32, written down on both sides of the border, is one rule."""
-    assert facts_module.FLOAT32_HEADROOM == worker_model.FLOAT32_HEADROOM
-    assert set(facts_module.WIDTHS) == set(worker_model.DTYPES)
+    assert facts_module.FLOAT32_HEADROOM == worker_weights.FLOAT32_HEADROOM
+    assert set(facts_module.WIDTHS) == set(worker_weights.DTYPES)
 
 
 def test_inspection_needs_no_model_library() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import final
 
 from ...protocol.messages import CacheSettings
@@ -22,6 +23,7 @@ class CacheRegistry:
 
     def __init__(self) -> None:
         self._managers: dict[CacheIdentity, CacheManager] = {}
+        self._holders: Counter[CacheManager] = Counter()
         self._stuck: list[CacheManager] = []
         self._current: CacheManager | None = None
 
@@ -42,7 +44,7 @@ class CacheRegistry:
         settings: CacheSettings,
         disk: DiskSettings | None = None,
     ) -> CacheManager | None:
-        """The manager of ``identity``; None if ``settings`` switch it off.
+        """The manager of ``identity``; None if ``settings`` switch it off. See :meth:`release`.
 
         With another fingerprint or other settings than before, the present one is retired and
         replaced; all others are left alone. A retirement that fails is logged and listed in
@@ -53,6 +55,7 @@ class CacheRegistry:
             same = (present.fingerprint, present.settings, present.disk_settings)
             if settings.enabled and same == (fingerprint, settings, disk):
                 self._current = present
+                self._holders[present] += 1
                 return present
             try:
                 self.shutdown(identity)
@@ -62,7 +65,19 @@ class CacheRegistry:
             return None
         manager = CacheManager(identity, fingerprint, settings, disk)
         self._managers[identity] = self._current = manager
+        self._holders[manager] = 1
         return manager
+
+    def release(self, manager: CacheManager, timeout_s: float = FLUSH_S) -> None:
+        """One of those who resolved ``manager`` has gone; the last one retires it.
+
+        A model that replaces another of the same identity may go on with its cache, or has one of
+        its own by then: neither is touched. Raises CacheStuck.
+        """
+        if self._holders[manager] > 1:
+            self._holders[manager] -= 1
+        elif manager in (*self.managers, *self._stuck):
+            self._retire([manager], timeout_s)
 
     def current(self) -> CacheManager | None:
         """The most recently resolved one that is still open."""
@@ -75,12 +90,16 @@ class CacheRegistry:
         """
         chosen = [m for m in self._managers.values() if identity in (None, m.identity)]
         chosen += [m for m in self._stuck if identity in (None, m.identity)]
+        self._retire(chosen, timeout_s)
+
+    def _retire(self, chosen: list[CacheManager], timeout_s: float) -> None:
         failed: list[CacheStuck] = []
         for manager in chosen:
             if self._managers.get(manager.identity) is manager:
                 del self._managers[manager.identity]
             if self._current is manager:
                 self._current = None
+            del self._holders[manager]
             try:
                 manager.retire(timeout_s)
             except CacheStuck as error:

@@ -1,0 +1,86 @@
+"""``dflashctl events``, ``logs`` and ``metrics``: watching changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import datetime
+
+from ...protocol.messages import EventBody, MetricFamily, MetricSample
+from ..exit_statuses import EXIT_OK
+from ..log import line_of
+from .connection import connected
+from .looks import write_json
+from .screen import shown, table
+
+
+def events(options: argparse.Namespace) -> int:
+    """Show what happened, and with ``--follow`` what happens."""
+    seen = 0
+    with connected(options) as client:
+        for event in client.events(last=options.lines, follow=options.follow):
+            if seen and event.serial > seen + 1:
+                gap = f"{event.serial - seen - 1} events were missed: this output is read slowly"
+                sys.stderr.write(f"dflashctl: {gap}\n")
+            seen = event.serial
+            if options.json:
+                write_json(event)
+            else:
+                sys.stdout.write(event_line(event) + "\n")
+            if options.follow:
+                sys.stdout.flush()
+    return EXIT_OK
+
+
+def event_line(event: EventBody) -> str:
+    """One event on one line, at this machine's time of day."""
+    at = datetime.fromtimestamp(event.at_unix_s).astimezone()
+    return f"{at:%F %T}.{at.microsecond // 1000:03d} {line_of(event.name, event.fields)}"
+
+
+def logs(options: argparse.Namespace) -> int:
+    """Show the log of a model's worker, and with ``--follow`` what it writes."""
+    with connected(options) as client:
+        for piece in client.logs(options.model, lines=options.lines, follow=options.follow):
+            if piece.missed_bytes:
+                gap = f"{piece.missed_bytes} bytes were missed: the log was cut meanwhile"
+                sys.stderr.write(f"dflashctl: {gap}\n")
+            sys.stdout.write(shown(piece.text))
+            if options.follow:
+                sys.stdout.flush()
+    return EXIT_OK
+
+
+def metrics(options: argparse.Namespace) -> int:
+    """Show all metrics."""
+    with connected(options) as client:
+        body = client.metrics()
+    if options.json:
+        write_json(body)
+        return EXIT_OK
+    rows = [
+        (labelled(family.name, sample), amount(family, sample))
+        for family in body.families
+        for sample in family.samples
+        if family.kind != "histogram" or any(sample.counts)
+    ]
+    sys.stdout.write(table(("METRIC", "VALUE"), rows))
+    return EXIT_OK
+
+
+def labelled(name: str, sample: MetricSample) -> str:
+    """A name with its labels."""
+    labels = ",".join(f"{key}={value}" for key, value in sample.labels.items())
+    return f"{name}{{{labels}}}" if labels else name
+
+
+def amount(family: MetricFamily, sample: MetricSample) -> str:
+    """A sample's value; of a histogram how many, their mean, and what most stay below."""
+    if family.kind != "histogram":
+        return f"{sample.value:.10g}"
+    count = sum(sample.counts)
+    passed, bound = 0, 0
+    while bound < len(family.bounds) and (passed := passed + sample.counts[bound]) < 0.99 * count:
+        bound += 1
+    most = f"99 % <= {family.bounds[bound]:g}" if bound < len(family.bounds) else "some above all"
+    return f"{count} times, mean {sample.value / count:.3g}, {most}"

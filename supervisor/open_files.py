@@ -1,0 +1,54 @@
+"""How near the process is to running out of descriptors, which would abort it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from typing import final
+
+WANTED = 65_536
+
+
+def raise_limit() -> None:
+    """Raise the soft limit of open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@final
+class OpenFiles:
+    """Decides whether new clients may come.
+
+    libzmq accepts by itself, and aborts the process when there is no descriptor left (on a local
+    socket). So the doors are shut at half of the limit: what can still arrive between two looks,
+    and what starting workers takes, is far less than the other half.
+    """
+
+    def __init__(self) -> None:
+        self.are_short = False
+        """Whether nobody new may come; changed by :meth:`look`."""
+        self.are_many = False
+        """Whether to look often."""
+
+    def look(self) -> bool:
+        """Count; True when ``are_short`` has changed."""
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        share = 0.0 if limit == resource.RLIM_INFINITY else in_use() / limit
+        was_short = self.are_short
+        self.are_short = share > (0.4 if was_short else 0.5)
+        self.are_many = share > 0.2
+        return self.are_short is not was_short
+
+
+def in_use() -> int:
+    """About how many descriptors are open: the lowest free one has that many below it."""
+    try:
+        lowest_free = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    os.close(lowest_free)
+    return lowest_free

@@ -1,0 +1,56 @@
+"""What is configured in the simulated world: models, groups, limits that are reached often."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dflashd.protocol.messages import CacheBody, LoadedBody
+from dflashd.supervisor.limits import Limits
+from dflashd.supervisor.model_section import ModelSection
+
+LIMITS = Limits(
+    active_requests_per_worker=3,
+    queued_requests_per_model=8,
+    queued_requests=16,
+    pending_commands=12,
+    spawn_timeout_s=5,
+    register_timeout_s=8,
+    load_stall_s=10,
+    pong_timeout_s=6,
+    loading_pong_timeout_s=12,
+    prefill_stall_s=12,
+    decode_stall_s=8,
+    cancel_timeout_s=3,
+    release_timeout_s=15,
+    drain_timeout_s=10,
+    unload_timeout_s=6,
+    shutdown_drain_s=5,
+    stop_timeout_s=2,
+    terminate_timeout_s=2,
+    kill_timeout_s=2,
+    backoff_limit_s=20,
+    backoff_wait_s=1,
+    failure_window_s=60,
+    stable_s=30,
+)
+GROUPS = {"a": None, "b": None, "c": "g", "d": "g", "e": "g"}
+MODELS = tuple(GROUPS)
+
+
+def sections() -> dict[str, ModelSection]:
+    """The configured models."""
+    return {name: ModelSection(target=name, group=group) for name, group in GROUPS.items()}
+
+
+LOADED = msgspec.msgpack.encode(
+    LoadedBody(
+        digest="d",
+        engine="dflash",
+        block_tokens=8,
+        context_tokens=100,
+        memory_bytes=1000,
+        device="cpu",
+        dtype="float32",
+    )
+)
+CACHE = msgspec.msgpack.encode(CacheBody(state="open"))

@@ -1,0 +1,15 @@
+"""Every command of ``dflashctl`` has a home that can be imported."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from dflashd.supervisor.cli import run
+
+
+@pytest.mark.parametrize(("command", "home"), run._HOMES.items())
+def test_each_command_is_found_where_it_is_said_to_be(command: str, home: str) -> None:
+    """A command is imported when it is chosen: a mistake in it must not wait until then."""
+    assert callable(getattr(import_module(f"dflashd.supervisor.cli.{home}"), command))
