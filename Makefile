@@ -56,7 +56,7 @@ $(VENV)/.made:
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/.made
 	@echo "installing dflashd into $(VENV) (minutes the first time)"
-	$(call install,.)
+	$(call install,.[http])
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/.made

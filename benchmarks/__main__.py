@@ -9,7 +9,7 @@ from importlib import import_module
 
 from dflashd.worker import blas, jit
 
-NAMES = ("decode", "rows", "cache")
+NAMES = ("decode", "rows", "cache", "group", "broker", "spawn", "gateway")
 
 
 def main() -> int:

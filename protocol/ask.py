@@ -9,7 +9,7 @@ import msgspec
 
 from .codec import decode, decode_body, encode
 from .errors import DflashError, ErrorCode
-from .messages import ChatMessage, FromClient, Generate, GenerateBody, Sampling
+from .messages import ChatMessage, FromClient, Generate, GenerateBody, Sampling, Tool
 
 Turns = Sequence[ChatMessage | Mapping[str, str]]
 Speculation = Literal["auto", "strict", "off"]
@@ -20,6 +20,8 @@ class GenerateOptions(TypedDict, total=False):
 
     Exactly one of prompt, ``messages`` (turns with ``role`` and ``content``) and ``tokens`` says
     what to continue. ``speculation``: ``strict`` fails where ``auto`` would run plainly.
+    ``channels`` takes what the model thinks and the tools it calls out of the text; ``logprobs`` is
+    how many likeliest tokens are told of each place, 0 only of the token itself.
     """
 
     messages: Turns | None
@@ -33,6 +35,10 @@ class GenerateOptions(TypedDict, total=False):
     stop: str | Sequence[str]
     speculation: Speculation
     ignore_eos: bool
+    tools: Sequence[Tool]
+    channels: bool
+    thinking: bool | None
+    logprobs: int | None
 
 
 def generate_body(
@@ -49,6 +55,10 @@ def generate_body(
     stop: str | Sequence[str] = (),
     speculation: Speculation = "auto",
     ignore_eos: bool = False,
+    tools: Sequence[Tool] = (),
+    channels: bool = False,
+    thinking: bool | None = None,
+    logprobs: int | None = None,
 ) -> GenerateBody:
     """Return the body for a user's arguments (see :class:`GenerateOptions`).
 
@@ -66,6 +76,10 @@ def generate_body(
             ),
             speculation=speculation,
             ignore_eos=ignore_eos,
+            tools=tuple(tools),
+            channels=channels,
+            thinking=thinking,
+            logprobs=logprobs,
         )
     except ValueError as error:  # msgspec's ValidationError is one
         raise DflashError(ErrorCode.bad_request, str(error)) from error

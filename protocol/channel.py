@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from pathlib import Path
 from typing import final
 
 import zmq
 
+from . import absence
 from .codec import decode, encode
 from .errors import DflashError, ErrorCode, Malformed, Stranger
 from .link import Link
 from .messages import WINDOW_CHUNKS, Cancel, Failed, Header, Hello, ToClient, Welcome
-from .paths import full_path
 from .pending import Pending
 
 MISSED_LIMIT = 4
@@ -59,11 +58,13 @@ class Channel:
             async with asyncio.timeout(self._timeout_s):
                 while not self._link.up:
                     if self._link.refused and self._loop.time() - start >= wait_s:
-                        raise self._nobody()
+                        raise absence.nobody(self._url)
                     await self._link.change()
                 await self._greeted.wait()
         except TimeoutError:
-            raise (self._mute() if self._link.up else self._nobody()) from None
+            raise (
+                absence.mute(self._url) if self._link.up else absence.nobody(self._url)
+            ) from None
         if self._refusal is not None:
             raise self._refusal
 
@@ -121,7 +122,7 @@ class Channel:
             self._fail_one(error.request_id, error)
             return
         except Stranger:
-            self._fail_one(None, self._stranger())
+            self._fail_one(None, absence.stranger(self._url))
             return
         header = message.header
         if isinstance(header, Welcome):
@@ -166,7 +167,7 @@ class Channel:
         """Fail ``pending``, which got no answer in time; unless it waits with good reason."""
         if self._link.up and not must_answer:
             return
-        error = self._mute() if self._link.up else self._nobody()
+        error = absence.mute(self._url) if self._link.up else absence.nobody(self._url)
         self._link.withdraw(frames)
         self._fail_one(pending.id, error)
 
@@ -179,30 +180,8 @@ class Channel:
         self._missed = 0 if self._heard or not self._link.up else self._missed + 1
         self._heard = False
         if self._missed > MISSED_LIMIT:
-            self._fail_all(self._mute())
+            self._fail_all(absence.mute(self._url))
             return
         if self._link.up:
             self._greet()
         self._watch = self._loop.call_later(self._interval_s, self._look)
-
-    def _nobody(self) -> DflashError:
-        if full_path(Path(self._url.removeprefix("ipc://"))).exists():
-            sentence = f"the daemon at {self._url} has no room for another connection: close some"
-            return DflashError(ErrorCode.overloaded, sentence, retryable=True, retry_after_s=1.0)
-        return DflashError(
-            ErrorCode.not_found,
-            f"no daemon listens at {self._url}: start one with 'dflashd serve'",
-            retryable=True,
-        )
-
-    def _stranger(self) -> DflashError:
-        return DflashError(
-            ErrorCode.protocol, f"what listens at {self._url} is not a dflashd of this version"
-        )
-
-    def _mute(self) -> DflashError:
-        return DflashError(
-            ErrorCode.worker_lost,
-            f"the daemon at {self._url} does not answer: look at its log, or restart it",
-            retryable=True,
-        )

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct, structs
 
 from ..protocol import paths
 from ..protocol.messages import Name
+from .http_section import HttpSection
 from .limits import Duration, Limits
 from .model_section import ModelSection
 
@@ -47,12 +48,13 @@ class DaemonSection(Limits, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file: ``[daemon]`` and one ``[models.NAME]`` for each model."""
+    """The whole file: ``[daemon]``, one ``[models.NAME]`` for each model, perhaps ``[http]``."""
 
     daemon: DaemonSection = DaemonSection()
     models: Annotated[dict[Name, ModelSection], Meta(max_length=1024)] = msgspec.field(
         default_factory=dict[Name, ModelSection]
     )
+    http: HttpSection | None = None
 
     @property
     def runtime_dir(self) -> Path:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
 import msgspec
 from msgspec import Struct, structs
 
 from .config import Config
+from .http_section import is_loopback, packages_missing
 
 Path = tuple[str, ...]
 
@@ -60,6 +62,11 @@ def problems_between(config: Config) -> Iterator[Problem]:
         if model.group in config.models:
             what = f"must not be the name of a model, got '{model.group}'"
             yield Problem(("models", name, "group"), what)
+    if config.http is not None and not is_loopback(config.http.host):
+        what = "can be reached from other machines, which needs API keys that dflashd does not have"
+        yield Problem(("http", "host"), f"{what} yet: use 127.0.0.1")
+    if config.http is not None and packages_missing():
+        yield Problem(("http",), "needs more packages: pip install 'dflashd[http]'")
 
 
 def table_problems(
@@ -88,6 +95,8 @@ def hint(key: str, known: list[str]) -> str:
 def value_problems(value: object, type_: object, path: Path) -> Iterator[Problem]:
     """The problems of one value, be it a table, a table of tables, or a plain value."""
     bare = get_args(type_)[0] if get_origin(type_) is Annotated else type_
+    if isinstance(bare, UnionType):  # a section that may be missing
+        bare = next((each for each in get_args(bare) if each is not NoneType), bare)
     if isinstance(value, dict) and isinstance(bare, type) and issubclass(bare, Struct):
         yield from table_problems(cast("dict[str, object]", value), bare, path)
     elif isinstance(value, dict) and get_origin(bare) is dict:

@@ -20,6 +20,7 @@ import zmq
 from ..protocol.messages import FromClient, FromControl, FromWorker
 from ..protocol.paths import Endpoints
 from . import open_files
+from .companion import Companion
 from .config_source import ConfigSource
 from .core.events import ReloadAsked, ShutdownAsked, TimePassed
 from .core.machine import Core
@@ -27,6 +28,7 @@ from .core.snapshot import Identity
 from .directories import make_private, remove_sockets
 from .door import CLIENT_BURST_MESSAGES, WORKER_BURST_MESSAGES, Door
 from .errors import DaemonError
+from .gateway.settings import GatewaySettings, written
 from .instance_lock import InstanceLock
 from .lifeline import Lifeline
 from .log import line, log
@@ -34,8 +36,13 @@ from .log_keeper import LogKeeper
 from .lookout import Lookout
 from .process_registry import ProcessRegistry
 from .processes import Processes
+from .service.notify import ServiceNotifier
 from .switchboard import Switchboard
 from .worker_logs import WorkerLogs
+
+GATEWAY_COMMAND = (sys.executable, "-P", "-m", "dflashd.supervisor.gateway")
+GATEWAY_NAME = "_http"
+"""No model may be called so: the names of log files are apart."""
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "dflashd.worker")
 """``-P``: what happens to lie in the working directory is not imported."""
@@ -77,6 +84,7 @@ class Daemon:
         self._worker_command = worker_command
         self._lifeline = Lifeline(self._parent_went) if with_parent else None
         self._instance = secrets.token_hex(16)
+        self._service = ServiceNotifier.take(os.environ, os.getpid())
         self._stopped = asyncio.Event()
         self._turn_is_due = False
         self._open_files = open_files.OpenFiles()
@@ -121,7 +129,8 @@ class Daemon:
             hang_s=self._config.daemon.worker_hang_s,
             models=tuple(self._config.models),
         )
-        self._lookout = Lookout(limits, logs)
+        gateway = self._gateway(registry, logs)
+        self._lookout = Lookout(limits, logs, on_event=self._service.happened)
         self._board = Switchboard(
             self._core(),
             {"requests": requests, "control": control},
@@ -130,6 +139,7 @@ class Daemon:
             configs=self._configs,
             lookout=self._lookout,
             on_stop=self._stopped.set,
+            services=lambda: () if gateway is None else (gateway.status(),),
         )
         loop = asyncio.get_running_loop()
         for door in doors:
@@ -146,17 +156,44 @@ class Daemon:
                         tasks.create_task(self._watch_clock()),
                         tasks.create_task(self._watch_config()),
                     ]
+                    if gateway is not None:
+                        gateway.start()
                     on_ready(self._ready_sentence())
+                    self._service.ready(self._ready_sentence())
                     await self._stopped.wait()
                     for watch in watches:
                         watch.cancel()
             await self._say_farewell()
+            if gateway is not None:
+                await gateway.stop()
         finally:
             processes.kill_all()
+            if gateway is not None:
+                gateway.kill()
             if self._lifeline is not None:
                 self._lifeline.release()
+            self._service.close()
             for door in doors:
                 loop.remove_reader(door.fileno())
+
+    def _gateway(self, registry: ProcessRegistry, logs: WorkerLogs) -> Companion | None:
+        http = self._config.http
+        if http is None:
+            return None
+        settings = GatewaySettings(
+            runtime_dir=str(self._config.runtime_dir),
+            http=http,
+        )
+        processes = Processes(
+            (*GATEWAY_COMMAND, written(settings)),
+            workers_url="",
+            logs=logs,
+            instance=self._instance,
+            registry=registry,
+            hang_s=self._config.daemon.worker_hang_s,
+        )
+        limits = self._config.daemon
+        return Companion(GATEWAY_NAME, processes, limits, random.random, address=http.url)
 
     def _core(self) -> Core:
         identity = Identity(
@@ -194,6 +231,7 @@ class Daemon:
         while True:
             if self._lifeline is not None:
                 self._lifeline.check()
+            self._service.beat(time.monotonic())
             self._board.flush()
             self._board.give(TimePassed())
             self._turn()

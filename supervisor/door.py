@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import cast, final
 
 import zmq
+import zmq.backend
 
 from ..protocol.codec import Kinds
 from ..protocol.envelope import BODY_LIMIT_BYTES
@@ -37,8 +38,14 @@ OUTBOXES_BYTES = 128 * 2**20
 _FRAMES_LIMIT = 4
 """Parts kept of a message: one more than it may have, so that too many are still seen."""
 
+# What pyzmq puts around each part of a message costs more than sending it: the calls below it.
+_send = zmq.backend.Socket.send
+_receive = zmq.backend.Socket.recv
+_get = zmq.backend.Socket.get
+
 # Plain numbers: an operation on the enums costs more than the question asked with them.
 _READABLE = int(zmq.POLLIN)
+_EVENTS = int(zmq.EVENTS)
 _NO_WAIT = int(zmq.DONTWAIT)
 _NO_WAIT_MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
 _OPTIONS = {
@@ -147,15 +154,20 @@ class Door:
 
     def receive(self, limit: int) -> Iterator[tuple[bytes, list[bytes]]]:
         """At most ``limit`` messages that are there already: (routing id, frames)."""
+        in_a_row = False
         for _ in range(limit):
-            # Asking makes the descriptor wake us again; a send or a receive may swallow that.
-            if not (self._was_woken or self._is_readable()):
-                self.may_have_message = False
-                return
+            # Asking makes the descriptor wake us again; a send or a receive may swallow that. It
+            # takes as long as receiving, so of messages in a row only the last one's end is asked.
+            if not (in_a_row or self._was_woken):
+                if not self._is_readable():
+                    self.may_have_message = False
+                    return
+                in_a_row = True
             self._was_woken = False
             try:
                 identity, *frames = self._receive_parts()
             except zmq.Again:
+                in_a_row = False
                 continue
             yield identity, frames
 
@@ -212,10 +224,10 @@ class Door:
 
     def _receive_parts(self) -> list[bytes]:
         # recv_multipart asks the socket after each part; the part itself knows, and is faster.
-        part = self._socket.recv(_NO_WAIT, copy=False)
+        part = _receive(self._socket, _NO_WAIT, copy=False)
         parts = [part.bytes]
         while part.more:
-            part = self._socket.recv(_NO_WAIT, copy=False)
+            part = _receive(self._socket, _NO_WAIT, copy=False)
             if len(parts) <= _FRAMES_LIMIT:
                 parts.append(part.bytes)
         return parts
@@ -223,11 +235,11 @@ class Door:
     def _send_parts(self, parts: list[bytes]) -> None:
         # After the first part was taken, the others cannot be refused.
         for part in parts[:-1]:
-            self._socket.send(part, _NO_WAIT_MORE)
-        self._socket.send(parts[-1], _NO_WAIT)
+            _send(self._socket, part, _NO_WAIT_MORE)
+        _send(self._socket, parts[-1], _NO_WAIT)
 
     def _is_readable(self) -> bool:
-        return bool(cast("int", self._socket.getsockopt(zmq.EVENTS)) & _READABLE)
+        return bool(cast("int", _get(self._socket, _EVENTS)) & _READABLE)
 
     def _failed(self, error: zmq.ZMQError) -> Delivery:
         if error.errno != zmq.EHOSTUNREACH:

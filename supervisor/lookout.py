@@ -34,11 +34,14 @@ Send = Callable[[Peer, Header, bytes | Body], None]
 class Lookout:
     """One for each daemon, on its loop. ``send`` is set by whoever has the sockets."""
 
-    def __init__(self, limits: Limits, logs: WorkerLogs) -> None:
+    def __init__(
+        self, limits: Limits, logs: WorkerLogs, on_event: Callable[[str], None] = lambda _: None
+    ) -> None:
         self.lag = Histogram()
         """How late the loop came to what was due."""
         self.send: Send = _unheard
         self._logs = logs
+        self._on_event = on_event
         self._journal = Journal(limits.events_kept)
         self._watchers = Watchers(limits.watchers, limits.keepalive_s, self._send)
         self._is_due = False
@@ -47,6 +50,7 @@ class Lookout:
         """Keep an event, log it, and let those know who follow."""
         self._journal.add(name, fields)
         log.info(line_of(name, fields))
+        self._on_event(name)
         self._is_due = True
 
     def start(self, effect: StartWatch) -> None:

@@ -93,9 +93,14 @@ def daemon_keys(config: Config) -> Mapping[str, object]:
     others = {
         f"[{section}] {key}": value
         for section in other_sections()
-        for key, value in flat(getattr(config, section)).items()
+        for key, value in section_keys(getattr(config, section)).items()
     }
     return {**flat(config.daemon), **used, **others}
+
+
+def section_keys(section: Struct | None) -> dict[str, object]:
+    """The keys of a section; none of one that is not there."""
+    return {} if section is None else flat(section)
 
 
 def other_sections() -> tuple[str, ...]:

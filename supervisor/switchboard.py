@@ -11,7 +11,15 @@ from msgspec import structs
 
 from ..protocol.codec import decode, encode
 from ..protocol.errors import DflashError, ErrorCode, Malformed, Stranger
-from ..protocol.messages import Body, Failed, Header, Measured, Register, Snapshot
+from ..protocol.messages import (
+    Body,
+    Failed,
+    Header,
+    Measured,
+    Register,
+    ServiceStatus,
+    Snapshot,
+)
 from .config_source import ConfigSource
 from .core.effects import (
     AdoptConfig,
@@ -72,7 +80,9 @@ class Switchboard:
         configs: ConfigSource,
         lookout: Lookout,
         on_stop: Callable[[], None],
+        services: Callable[[], tuple[ServiceStatus, ...]] = tuple,
     ) -> None:
+        self._services = services
         self._core = core
         self._client_doors = client_doors
         self._worker_door = worker_door
@@ -265,7 +275,8 @@ class Switchboard:
     def _send_state(self, effect: SendSnapshot | SendMetrics) -> None:
         if isinstance(effect, SendSnapshot):
             counters = {**effect.snapshot.counters, **self._own_counters()}
-            body = structs.replace(effect.snapshot, counters=counters)
+            services = self._services()
+            body = structs.replace(effect.snapshot, counters=counters, services=services)
             self._send_frames(effect.peer, encode(Snapshot(id=effect.id), body))
             return
         doors = {door.name: door.counters for door in self.doors}

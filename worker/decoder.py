@@ -6,7 +6,7 @@ prefill chunk and one per cycle.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
 
@@ -29,6 +29,11 @@ class Decoder(Protocol):
     """Tokens that the target's caches hold."""
     last_logits: mx.array | None
     """Logits [V] behind the prompt's last row, once they are there."""
+    chosen_from: mx.array | None
+    """Logits [n, V] that the tokens of the last call were chosen from, and perhaps more rows behind
+    them; only with ``keeps_logits``, since they are large.
+    """
+    keeps_logits: bool
 
     def prefill(self, chunk: list[int]) -> None:
         """Append a chunk of the prompt that is not its last."""
@@ -73,11 +78,13 @@ class PlainDecoder:
     def __init__(self, target: Target, sampler: Sampler) -> None:
         self._target = target
         self._sampler = sampler
+        self.keeps_logits = False
         self.reset()
 
     def reset(self) -> None:
         self._caches = self._target.make_caches()
-        self._next: mx.array | None = None
+        self._next: _Choice | None = None
+        self.chosen_from: mx.array | None = None
         self.rows = 0
         self.last_logits: mx.array | None = None
 
@@ -102,21 +109,30 @@ class PlainDecoder:
 
     def first_of(self, logits: mx.array) -> int:
         self.last_logits = logits
+        self.chosen_from = logits[None] if self.keeps_logits else None
         return token_id(self._sampler.choose(logits))
 
     def cycle(self, anchor: int, limit: int) -> tuple[int, ...]:
-        token = self._next if self._next is not None else self._after(mx.array([[anchor]]))
+        chosen = self._next if self._next is not None else self._after(mx.array([[anchor]]))
         self._next = None
         if limit > 1:
-            self._next = self._after(token[None])
-            mx.async_eval(token, self._next)
-        return (token_id(token),)
+            self._next = self._after(chosen.token[None])
+            mx.async_eval(chosen.token, self._next.token)
+        self.chosen_from = chosen.logits
+        return (token_id(chosen.token),)
 
-    def _after(self, token: mx.array) -> mx.array:
+    def _after(self, token: mx.array) -> _Choice:
         """The token behind ``token`` [1, 1], as [1], lazily."""
-        logits = self._target.verify(token, self._caches)
+        logits = self._target.verify(token, self._caches)[:, -1]
         self.rows += 1
-        return self._sampler.choose(logits[:, -1])
+        return _Choice(self._sampler.choose(logits), logits if self.keeps_logits else None)
+
+
+class _Choice(NamedTuple):
+    """A token [1], and the logits [1, V] it was chosen from where they are kept."""
+
+    token: mx.array
+    logits: mx.array | None
 
 
 class BlockDecoder:
@@ -132,10 +148,12 @@ class BlockDecoder:
         self._drafter = drafter
         self._tap = tap
         self._sampler = sampler
+        self.keeps_logits = False
         self.reset()
 
     def reset(self) -> None:
         self._caches = self._target.make_caches()
+        self.chosen_from: mx.array | None = None
         self._undo = self._target.undo(self._caches)
         self._draft_caches = self._drafter.draft.make_caches()
         self._pending: mx.array | None = None
@@ -170,6 +188,7 @@ class BlockDecoder:
     def first_of(self, logits: mx.array) -> int:
         self.last_logits = logits
         anchor = self._sampler.choose(logits)
+        self.chosen_from = logits[None] if self.keeps_logits else None
         _evaluate(self._draft_caches, anchor)
         return token_id(anchor)
 
@@ -186,6 +205,7 @@ class BlockDecoder:
         committed = judge(proposal, logits[0], self._sampler).committed()
         self._undo.rollback(rows - len(committed))
         self.rows += len(committed)
+        self.chosen_from = logits[0] if self.keeps_logits else None
         self._pending = self._tap.features()[:, : len(committed)]
         return committed
 
@@ -204,6 +224,7 @@ class BlockDecoder:
         logits = self._verify(mx.array([[anchor]]))
         token = token_id(self._sampler.choose(logits[0, -1]))
         self.rows += 1
+        self.chosen_from = logits[0] if self.keeps_logits else None
         fresh = self._tap.features()
         old = self._pending
         self._pending = fresh if old is None else mx.concatenate([old, fresh], axis=1)

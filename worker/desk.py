@@ -144,11 +144,11 @@ class Desk:
 
     # --- what the engine says ----------------------------------------------------------------
 
-    def chunk(self, id: bytes, seq: int, tokens: Sequence[int], text: str) -> None:
+    def chunk(self, id: bytes, seq: int, body: ChunkBody) -> None:
         with self._lock:
             _, mailbox = self._answers.get(id, ("", None))
             if mailbox is not None:
-                mailbox.put(ChunkBody(tokens=tuple(tokens), text=text))
+                mailbox.put(body)
 
     def done(self, id: bytes, body: DoneBody) -> None:
         self._end_answer(id, body)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from ..protocol.errors import DflashError
-from ..protocol.messages import CacheBody, DoneBody, LoadedBody
+from ..protocol.messages import CacheBody, ChunkBody, DoneBody, LoadedBody
 
 
 class Effects(Protocol):
@@ -18,7 +17,7 @@ class Effects(Protocol):
     An exception out of ``chunk`` or ``done`` fails that request; the others must not raise.
     """
 
-    def chunk(self, id: bytes, seq: int, tokens: Sequence[int], text: str) -> None: ...
+    def chunk(self, id: bytes, seq: int, body: ChunkBody) -> None: ...
 
     def done(self, id: bytes, body: DoneBody) -> None: ...
 

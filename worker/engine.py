@@ -5,22 +5,13 @@ Every method is called on the one thread that drives the loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal, Protocol
 
-from ..protocol.messages import CacheBody, GenerateBody, LoadBody, LoadedBody
+from ..protocol.messages import CacheBody, ChunkBody, GenerateBody, LoadBody, LoadedBody
 
 Progress = Callable[[str, int, int, str], None]
 """``(stage, done, total, unit)`` of a load. May raise Withdrawn, which must pass through."""
-
-
-class Output(Protocol):
-    """What one decode cycle committed, and the text that it completes."""
-
-    @property
-    def tokens(self) -> Sequence[int]: ...
-    @property
-    def text(self) -> str: ...
 
 
 class Statistics(Protocol):
@@ -64,7 +55,7 @@ class Generation(Protocol):
         """True after the step that ended it."""
         ...
 
-    def step(self) -> Output | None:
+    def step(self) -> ChunkBody | None:
         """Run one prefill chunk (None) or one decode cycle."""
         ...
 

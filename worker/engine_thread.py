@@ -13,9 +13,9 @@ from ..protocol.codec import Message
 from .dispatch import dispatch
 from .effects import Effects
 from .engine import Engine
-from .lifeline import HANG_S, Watchdog
 from .log import line, log
 from .loop import SLOW_CONSUMER_S, Loop, Pulse
+from .watchdog import HANG_S, Watchdog
 
 Command = Callable[[Loop, float], None]
 """Carried out on the engine's thread: gets the loop, and the seconds it has waited for that."""

@@ -10,7 +10,7 @@ import msgspec
 
 from ..protocol.messages import Name
 from .errors import ConfigurationError
-from .lifeline import HANG_S
+from .watchdog import HANG_S
 
 LONGEST_S = 86_400.0
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..protocol.errors import DflashError, ErrorCode
-from ..protocol.messages import GenerateBody
+from ..protocol.messages import ChunkBody, GenerateBody, Logprobs
 from .cache.open import OpenCache
 from .cache.session import CacheSession
+from .channels import Channels, Part, open_channels
 from .chat import encode, turn_borders
 from .decoder import Decoder
+from .logprobs import logprobs_of
 from .model import Model
 from .sampling import Sampler
 from .text import TextStream
@@ -19,14 +21,6 @@ from .text import TextStream
 Engine = Literal["dflash", "plain"]
 
 NO_CACHE = OpenCache(manager=None, cuttable=True, reason="off")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """What one step produced; ``text`` is empty while a character is incomplete."""
-
-    tokens: tuple[int, ...]
-    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +63,13 @@ class Generation:
         self._prompt = prompt
         self._prefilled = 0
         sampler = Sampler(body.sampling, model.defaults.sampling)
-        self._decoder: Decoder | None = model.decoder(self.engine, sampler)
-        self._block_tokens = self._decoder.block_tokens
+        decoder: Decoder = model.decoder(self.engine, sampler)
+        self._decoder: Decoder | None = decoder
+        self._block_tokens = decoder.block_tokens
         needs_turns = cache.manager is not None and not cache.cuttable
         self._session = CacheSession(
             cache.manager,
-            self._decoder,
+            decoder,
             prompt,
             chunk_tokens=model.defaults.prefill_chunk_tokens,
             cuttable=cache.cuttable,
@@ -83,7 +78,11 @@ class Generation:
         self._begun = False
         self._sound = True
         """Whether the decoder's state is that of whole steps; an error leaves it in between."""
+        decoder.keeps_logits = body.logprobs is not None
+        self._logprobs = body.logprobs
+        self._tokenizer = model.tokenizer
         self._text = TextStream(model.tokenizer, body.stop)
+        self._channels: Channels | None = open_channels(model.tokenizer, body, prompt)
         self._anchor = -1
         self._history: list[int] = []
         """Committed tokens, those that end the request included."""
@@ -104,7 +103,7 @@ class Generation:
         """What the next step does."""
         return "prefill" if self._anchor < 0 else "decode"
 
-    def step(self) -> Output | None:
+    def step(self) -> ChunkBody | None:
         """One prefill chunk or one decode cycle; None when it produced no token.
 
         Raises:
@@ -152,14 +151,14 @@ class Generation:
         self._session.release()
         self._decoder = None
 
-    def _prefill_step(self, decoder: Decoder) -> Output | None:
+    def _prefill_step(self, decoder: Decoder) -> ChunkBody | None:
         if not self._begun:
             self._begun = True
             logits = self._session.begin()
             self._prefilled = self._session.cached_tokens
             if logits is not None:
                 self._anchor = decoder.first_of(logits)
-                return self._emit((self._anchor,))
+                return self._emit(decoder, (self._anchor,))
         start = self._prefilled
         end = self._session.next_end(start)
         chunk = self._prompt[start:end]
@@ -169,16 +168,16 @@ class Generation:
         else:
             self._anchor = decoder.first(chunk)
         self._session.passed(start, end)
-        return None if end < len(self._prompt) else self._emit((self._anchor,))
+        return None if end < len(self._prompt) else self._emit(decoder, (self._anchor,))
 
-    def _decode_step(self, decoder: Decoder) -> Output:
+    def _decode_step(self, decoder: Decoder) -> ChunkBody:
         committed = decoder.cycle(self._anchor, self._limit - self._generated)
         self._cycles += 1
         self._committed += len(committed)
         self._anchor = committed[-1]
-        return self._emit(committed)
+        return self._emit(decoder, committed)
 
-    def _emit(self, committed: tuple[int, ...]) -> Output:
+    def _emit(self, decoder: Decoder, committed: tuple[int, ...]) -> ChunkBody:
         """Take tokens up to the first that ends the request; those behind it never existed."""
         kept: list[int] = []
         text = ""
@@ -198,7 +197,25 @@ class Generation:
                 break
         if self._finish_reason is not None:
             text += self._text.finish()
-        return Output(tokens=tuple(kept), text=text)
+        part = self._told_apart(text)
+        return ChunkBody(
+            tokens=tuple(kept),
+            text=part.text,
+            reasoning=part.reasoning,
+            tool_calls=part.tool_calls,
+            logprobs=self._logprobs_of(decoder, kept),
+        )
+
+    def _told_apart(self, text: str) -> Part:
+        if self._channels is None:
+            return Part(text=text)
+        part = self._channels.push(text)
+        return part + self._channels.finish() if self.finished else part
+
+    def _logprobs_of(self, decoder: Decoder, kept: list[int]) -> tuple[Logprobs, ...]:
+        if self._logprobs is None or decoder.chosen_from is None or not kept:
+            return ()
+        return logprobs_of(decoder.chosen_from, kept, self._logprobs, self._tokenizer)
 
 
 def _token_limit(model: Model, body: GenerateBody, prompt_tokens: int) -> int:

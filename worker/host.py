@@ -22,11 +22,11 @@ from .engine import Engine
 from .engine_thread import EngineThread
 from .failure import detached
 from .imports import make_guest_engine, prepare_blas
-from .lifeline import HANG_S
 from .loop import SLOW_CONSUMER_S
 from .request import Assignment
 from .settings import LoadOptions, load_body
 from .thread_end import ThreadEnd
+from .watchdog import HANG_S
 
 if TYPE_CHECKING:
     from .guard import Ownership

@@ -21,9 +21,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..protocol.errors import DflashError, ErrorCode
-from ..protocol.messages import LoadBody
+from ..protocol.messages import ChunkBody, LoadBody
 from .effects import Effects
-from .engine import Engine, HeldModel, Output
+from .engine import Engine, HeldModel
 from .errors import Withdrawn
 from .failure import load_failure, request_failure
 from .loading import Loading
@@ -246,10 +246,10 @@ class Loop:
         if failure.code is ErrorCode.out_of_memory:
             self._give_back()
 
-    def _deliver(self, request: ActiveRequest, output: Output | None) -> None:
-        if output is None or not (output.tokens or output.text):
+    def _deliver(self, request: ActiveRequest, output: ChunkBody | None) -> None:
+        if output is None or not _says_something(output):
             return
-        self._effects.chunk(request.assignment.id, request.seq, output.tokens, output.text)
+        self._effects.chunk(request.assignment.id, request.seq, output)
         request.spend_credit(self._clock())
 
     def _end_overdue(self) -> None:
@@ -369,6 +369,10 @@ class Loop:
     def _measure(self) -> None:
         self._memory_bytes = self._engine.held_bytes()
         self._measured_at_s = self._clock()
+
+
+def _says_something(output: ChunkBody) -> bool:
+    return bool(output.tokens or output.text or output.reasoning or output.tool_calls)
 
 
 def _unloaded(name: str) -> str:

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import MutableMapping
 
-from . import lifeline
+from ..protocol import lifeline
 from .engine_thread import EngineThread
 from .environment import Environment
 from .errors import ConfigurationError

@@ -84,6 +84,17 @@ class _ByteLevelDecoder:
         return self._utf8.decode(b"", final=True)
 
 
+def token_bytes(tokenizer: Any, token: int) -> bytes:
+    """What a token writes by itself, perhaps part of a character."""
+    if isinstance(_decoder(tokenizer), _ByteLevelDecoder):
+        written = tokenizer.convert_ids_to_tokens(token)
+        return _token_bytes(written) if written else b""
+    written = tokenizer.convert_ids_to_tokens(token) or ""
+    if len(written) == 6 and written.startswith("<0x") and written.endswith(">"):
+        return bytes([int(written[3:5], 16)])  # a byte that no other token writes
+    return tokenizer.decode([token], clean_up_tokenization_spaces=False).encode()
+
+
 def _byte_characters() -> dict[str, int]:
     """The characters that byte-level BPE writes bytes as: printable ones stand for themselves."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import final
 
 from ..protocol.codec import encode
@@ -39,9 +38,9 @@ class WireEffects:
         self._outbox = outbox
         self._told: dict[str, tuple[str, float]] = {}
 
-    def chunk(self, id: bytes, seq: int, tokens: Sequence[int], text: str) -> None:
-        header = Chunk(id=id, seq=seq, epoch=self._epoch, tokens=len(tokens))
-        self._outbox.put(encode(header, ChunkBody(tokens=tuple(tokens), text=text)))
+    def chunk(self, id: bytes, seq: int, body: ChunkBody) -> None:
+        header = Chunk(id=id, seq=seq, epoch=self._epoch, tokens=len(body.tokens))
+        self._outbox.put(encode(header, body))
 
     def done(self, id: bytes, body: DoneBody) -> None:
         self._outbox.put(encode(Done(id=id, epoch=self._epoch), body))

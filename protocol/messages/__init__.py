@@ -22,7 +22,17 @@ from .fields import (
     Text,
     Token,
 )
-from .generation import ChatMessage, ChunkBody, DoneBody, GenerateBody, Sampling
+from .generation import (
+    ChatMessage,
+    ChunkBody,
+    DoneBody,
+    GenerateBody,
+    Logprobs,
+    Sampling,
+    TokenLogprob,
+    Tool,
+    ToolCall,
+)
 from .kinds import (
     BODY_MAY_BE_EMPTY,
     BODY_OF,
@@ -35,7 +45,7 @@ from .kinds import (
 from .model import CacheBody, CacheSettings, LoadBody, LoadedBody
 from .reload import ConfigBody, KeyChange, ModelChange, Reload, ReloadBody, Reloaded
 from .requests import AddCredit, Cancel, Generate, Hello
-from .status import ModelStatus, SnapshotBody, WorkerStatus
+from .status import ModelStatus, ServiceStatus, SnapshotBody, WorkerStatus
 from .watching import (
     EventBody,
     Happened,
@@ -105,6 +115,7 @@ __all__ = [
     "LoadedBody",
     "LogBody",
     "LogPart",
+    "Logprobs",
     "Logs",
     "Measured",
     "MetricFamily",
@@ -130,6 +141,7 @@ __all__ = [
     "Sampling",
     "Seconds",
     "Sentence",
+    "ServiceStatus",
     "Shutdown",
     "Snapshot",
     "SnapshotBody",
@@ -141,6 +153,9 @@ __all__ = [
     "ToClient",
     "ToWorker",
     "Token",
+    "TokenLogprob",
+    "Tool",
+    "ToolCall",
     "Unload",
     "Unloaded",
     "Welcome",

@@ -9,12 +9,36 @@ from msgspec import Meta
 from .base import Body, Report
 from .fields import Count, Name, Sentence, Text, Token
 
+Identifier = Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class Tool(Body, frozen=True, kw_only=True):
+    """A function the model may ask to have called. ``parameters``: its JSON Schema, as JSON text
+    (schemas nest deeper than an envelope may).
+    """
+
+    name: Identifier
+    description: Text = ""
+    parameters: Text = ""
+
+
+class ToolCall(Body, frozen=True, kw_only=True):
+    """A call the model asked for; ``arguments`` is a JSON object as JSON text."""
+
+    id: Identifier
+    name: Identifier
+    arguments: Text
+
 
 class ChatMessage(Body, frozen=True, kw_only=True):
     """One turn of a conversation, for the model's chat template."""
 
     role: Annotated[str, Meta(min_length=1, max_length=32)]
     content: Text
+    reasoning: Text = ""
+    tool_calls: Annotated[tuple[ToolCall, ...], Meta(max_length=128)] = ()
+    tool_call_id: Identifier | None = None
+    name: Identifier | None = None
 
 
 class Sampling(Body, frozen=True, kw_only=True):
@@ -40,6 +64,10 @@ class GenerateBody(Body, frozen=True, kw_only=True):
     sampling: Sampling = Sampling()
     speculation: Literal["auto", "strict", "off"] = "auto"
     ignore_eos: bool = False
+    tools: Annotated[tuple[Tool, ...], Meta(max_length=128)] = ()
+    channels: bool = False
+    thinking: bool | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError, which the codec reports as bad_request."""
@@ -47,11 +75,31 @@ class GenerateBody(Body, frozen=True, kw_only=True):
             raise ValueError("exactly one of prompt, messages, tokens must be given")
 
 
+class TokenLogprob(Report, frozen=True, kw_only=True):
+    """A token, what it writes (perhaps part of a character), its natural log-probability."""
+
+    token: Token
+    written: bytes
+    logprob: float
+
+
+class Logprobs(TokenLogprob, frozen=True, kw_only=True):
+    """The same of an emitted token, and the likeliest tokens at its place, the likeliest first."""
+
+    top: tuple[TokenLogprob, ...] = ()
+
+
 class ChunkBody(Report, frozen=True, kw_only=True):
-    """Tokens of one decode cycle, and the text they complete (possibly empty)."""
+    """Tokens of one decode cycle, and the text they complete (possibly empty).
+
+    With ``channels`` what the model thinks and the calls it asks for are not part of ``text``.
+    """
 
     tokens: tuple[Token, ...]
     text: Text
+    reasoning: Text = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    logprobs: tuple[Logprobs, ...] = ()
 
 
 class DoneBody(Report, frozen=True, kw_only=True):

@@ -48,6 +48,19 @@ class ModelStatus(Report, frozen=True, kw_only=True):
     group: Name | None = None
     reason: Sentence = ""
     retry_in_s: Seconds | None = None
+    preload: bool = False
+
+
+class ServiceStatus(Report, frozen=True, kw_only=True):
+    """A process beside the workers that serves clients: the HTTP gateway."""
+
+    name: Name
+    state: Annotated[str, Meta(max_length=32)]
+    pid: Count | None
+    address: str
+    restarts: Count
+    retry_in_s: Seconds | None = None
+    reason: Sentence = ""
 
 
 class SnapshotBody(Report, frozen=True, kw_only=True):
@@ -61,3 +74,4 @@ class SnapshotBody(Report, frozen=True, kw_only=True):
     workers: tuple[WorkerStatus, ...]
     models: tuple[ModelStatus, ...]
     counters: dict[str, Any]
+    services: tuple[ServiceStatus, ...] = ()

@@ -52,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     add_watch(commands)
     add_cache(commands)
     add_generate(commands)
+    add_service(commands)
     add_local(commands)
     return top
 
@@ -170,6 +171,22 @@ def add_sampling(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end there; may be repeated"
     )
+
+
+def add_service(commands: Commands) -> None:
+    """Service install, uninstall, status, print."""
+    service = commands.add_parser("service", help="run the daemon under systemd or launchd")
+    actions = service.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, words in (
+        ("install", "write its unit, start it, and have it started from now on"),
+        ("print", "show the unit that install would write"),
+        ("uninstall", "stop it and remove its unit"),
+        ("status", "show what the service manager says of it"),
+    ):
+        action = actions.add_parser(name, help=words)
+        action.add_argument("--system", action="store_true", help="the machine's, not the user's")
+        if name in ("install", "print"):
+            action.add_argument("--config", type=Path, required=True, metavar="FILE")
 
 
 def add_local(commands: Commands) -> None:

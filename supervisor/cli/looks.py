@@ -10,16 +10,20 @@ from typing import cast
 import msgspec
 from msgspec import structs
 
+from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import ModelStatus, SnapshotBody, WorkerStatus
+from ...protocol.question import ask_status
 from ..exit_statuses import EXIT_OK
-from .connection import connected
+from .exits import NoDaemon
 from .screen import amount, table
+
+ABSENT = frozenset({ErrorCode.not_found, ErrorCode.worker_lost, ErrorCode.protocol})
+"""Whoever listens, if anybody does, is no daemon that answers."""
 
 
 def status(options: argparse.Namespace) -> int:
     """Show the daemon's whole state."""
-    with connected(options) as client:
-        snapshot = client.status()
+    snapshot = state_of(options)
     if options.json:
         write_json(snapshot)
     else:
@@ -27,10 +31,19 @@ def status(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def state_of(options: argparse.Namespace) -> SnapshotBody:
+    """The daemon's state, asked for without the client: a look should not take time."""
+    try:
+        return ask_status(options.runtime_dir)
+    except DflashError as error:
+        if error.code in ABSENT:
+            raise NoDaemon(error.message) from error
+        raise
+
+
 def models(options: argparse.Namespace) -> int:
     """List the configured models."""
-    with connected(options) as client:
-        snapshot = client.status()
+    snapshot = state_of(options)
     if options.json:
         write_json(snapshot.models)
     elif not snapshot.models:

@@ -30,6 +30,7 @@ _HOMES = {
     "cache": "cache",
     "generate": "generate",
     "chat": "chat",
+    "service": "service",
     "pull": "local",
     "doctor": "local",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from signal import Signals
 
 from ...protocol.errors import ErrorCode
+from ..restarts import pause_s, recent
 from . import ending, vacancy
 from .effects import SignalProcess
 from .events import WorkerExited
@@ -104,7 +105,7 @@ def ended(s: State, worker: Worker, now: float, reason: str) -> None:
     stopped = any(model.retires for model in s.models_of(worker))
     gone(s, worker, now, f"the worker of this model {reason}")
     s.counters["worker_failures"] += 1
-    worker.failures = recent(s, worker.failures, now)
+    worker.failures = recent(worker.failures, now, s.limits)
     worker.reason = reason
     for model in s.models_of(worker):
         s.fail_commands(model.spawns, ErrorCode.load_failed, f"the worker of {model.name} {reason}")
@@ -127,27 +128,14 @@ def gone(s: State, worker: Worker, now: float, message: str) -> None:
         vacancy.vacate(s, model)
 
 
-def recent(s: State, failures: list[float], now: float) -> list[float]:
-    """The failures that still count, with one of now."""
-    begin = now - s.limits.failure_window_s
-    return [at for at in failures if at > begin] + [now]
-
-
 def back_off(s: State, worker: Worker, now: float) -> None:
     """Wait before the next incarnation, longer after each failure; or give up."""
-    tries = len(worker.failures)
-    if tries >= s.limits.failures_before_fatal:
+    wait_s = pause_s(worker.failures, s.limits, s.random())
+    if wait_s is None:
         give_up(s, worker, worker.reason)
         return
-    delay_s = wait_s(s, tries)
-    why = {"cause": worker.cause or "", "reason": worker.reason, "delay_s": round(delay_s, 3)}
-    s.enter(worker, WorkerState.backoff, now + delay_s, **why)
-
-
-def wait_s(s: State, tries: int) -> float:
-    """How long to wait after so many failures in a row, with jitter."""
-    longest_s = min(s.limits.backoff_limit_s, s.limits.backoff_first_s * 2.0 ** (tries - 1))
-    return longest_s * (0.5 + s.random() / 2)
+    why = {"cause": worker.cause or "", "reason": worker.reason, "delay_s": round(wait_s, 3)}
+    s.enter(worker, WorkerState.backoff, now + wait_s, **why)
 
 
 def give_up(s: State, worker: Worker, reason: str) -> None:

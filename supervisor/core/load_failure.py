@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import LoadFailed
-from . import ending, failure, placement, vacancy
+from ..restarts import pause_s, recent
+from . import ending, placement, vacancy
 from .records import Model, Residency, Worker, WorkerState
 from .residency import spoken_of
 from .state import State
@@ -37,17 +38,17 @@ def refuse(s: State, model: Model, now: float, code: ErrorCode, message: str) ->
     ending.fail_queued(s, model, now, code, message)
     s.counters["load_failures"] += 1
     s.metrics.models[model.name].failures[code] += 1
-    model.failures = failure.recent(s, model.failures, now)
+    model.failures = recent(model.failures, now, s.limits)
     model.reason = message
     vacancy.vacate(s, model)
-    tries = len(model.failures)
     if model.retires or s.shutdown_level:
         return
-    if code in PERMANENT or tries >= s.limits.failures_before_fatal:
+    wait_s = None if code in PERMANENT else pause_s(model.failures, s.limits, s.random())
+    if wait_s is None:
         s.note("model_given_up", model=model.name, reason=message[-500:])
         s.place(model, Residency.fatal)
     else:
-        s.place(model, Residency.backoff, now + failure.wait_s(s, tries))
+        s.place(model, Residency.backoff, now + wait_s)
 
 
 def forgive(s: State, model: Model) -> None:

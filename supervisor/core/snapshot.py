@@ -75,6 +75,7 @@ def model_status(s: State, model: Model, now: float) -> ModelStatus:
         group=model.settings.group,
         reason=(model.reason or model.apart)[:SENTENCE_CHARACTERS],
         retry_in_s=None if retry_at is None else max(0.0, retry_at - now),
+        preload=model.settings.preload,
     )
 
 

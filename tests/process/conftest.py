@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from .daemon_process import DaemonProcess
+from .gateway_process import Gateway, GatewayDaemon, free_port
 
 
 @pytest.fixture
@@ -26,3 +27,28 @@ def make_daemon() -> Iterator[Callable[..., DaemonProcess]]:
     yield make
     logs = [daemon.close() for daemon in made]
     assert not any("internal_error" in log for log in logs), logs
+
+
+@pytest.fixture
+def make_gateway() -> Iterator[Callable[..., Gateway]]:
+    """A maker of gateways: ``make_gateway({model: flags}, http_key=value)``."""
+    made: list[GatewayDaemon] = []
+
+    def make(models: dict[str, dict[str, Any]], **http: Any) -> Gateway:
+        made.append(GatewayDaemon(models, free_port(), http))
+        return Gateway(made[-1])
+
+    yield make
+    logs = [daemon.close() for daemon in made]
+    assert not any("internal_error" in log for log in logs), logs
+
+
+@pytest.fixture(scope="module")
+def shared_gateway() -> Iterator[Gateway]:
+    """One gateway for tests that leave nothing behind: model ``a``, and ``org/b`` never loaded."""
+    daemon = GatewayDaemon({"a": {}, "org/b": {}}, free_port(), {})
+    try:
+        yield Gateway(daemon)
+    finally:
+        log = daemon.close()
+    assert "internal_error" not in log, log

@@ -14,11 +14,13 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, Literal, NoReturn
 
 import msgspec
 import zmq
 
+from dflashd.protocol import lifeline
 from dflashd.protocol.codec import decode, decode_body, encode
 from dflashd.protocol.errors import ErrorCode
 from dflashd.protocol.messages import (
@@ -39,17 +41,20 @@ from dflashd.protocol.messages import (
     Loaded,
     LoadedBody,
     LoadFailed,
+    Logprobs,
     Ping,
     Pong,
     Progress,
     ReadCache,
     Register,
     Stop,
+    TokenLogprob,
+    Tool,
+    ToolCall,
     ToWorker,
     Unload,
     Unloaded,
 )
-from dflashd.worker import lifeline
 
 
 class Flags(msgspec.Struct, forbid_unknown_fields=True):
@@ -73,6 +78,12 @@ class Flags(msgspec.Struct, forbid_unknown_fields=True):
     skip_seq: int | None = None
     flood: bool = False
     echo: bool = False
+    reasoning: str = ""
+    tool_call: bool = False
+    fail_after: int | None = None
+    finish_reason: Literal["stop", "length"] = "length"
+    stop_string: str | None = None
+    count_cancels: str = ""
     grandchild: bool = False
     fault: str = ""
     fault_at: str = ""
@@ -123,6 +134,8 @@ class Job:
     cancelled: bool = False
     queued_ms: int = 0
     load_ms: int = 0
+    logprobs: int | None = None
+    tools: tuple[Tool, ...] = ()
 
 
 class FakeWorker:
@@ -203,6 +216,8 @@ class FakeWorker:
                     text=said if flags.echo else flags.text,
                     queued_ms=header.queued_ms,
                     load_ms=header.load_ms,
+                    logprobs=body.logprobs,
+                    tools=body.tools,
                 )
             case AddCredit() if header.id in self.jobs:
                 self.jobs[header.id].credit += header.chunks
@@ -293,6 +308,9 @@ class FakeWorker:
     def step(self, job: Job) -> None:
         """Do what is due for one job."""
         if job.cancelled:
+            if self.flags.count_cancels:
+                with Path(self.flags.count_cancels).open("a") as file:
+                    file.write(f"{job.seq}\n")
             del self.jobs[job.id]
             self.send(
                 Failed(id=job.id, epoch=self.epoch, code=ErrorCode.cancelled, message="cancelled")
@@ -310,21 +328,44 @@ class FakeWorker:
         stuck = self.flags.stuck_after is not None and job.seq >= self.flags.stuck_after
         if stuck or time.monotonic() < job.next_at:
             return
-        if job.seq >= job.chunks:
+        if job.seq == self.flags.fail_after:
+            del self.jobs[job.id]
+            lost = Failed(
+                id=job.id, epoch=self.epoch, code=ErrorCode.internal, message="it broke off"
+            )
+            self.send(lost)
+        elif job.seq >= job.chunks:
             del self.jobs[job.id]
             self.send(Done(id=job.id, epoch=self.epoch), self.statistics(job))
         elif job.seq < job.credit or self.flags.flood:
             self.steps += 1
             seq = job.seq + (job.seq == self.flags.skip_seq)
-            body = ChunkBody(tokens=(job.seq,), text=job.text)
+            body = self.chunk(job)
             self.send(Chunk(id=job.id, seq=seq, epoch=self.epoch, tokens=1), body)
             job.seq += 1
             job.next_at = time.monotonic() + self.flags_of(job.model).chunk_s
 
+    def chunk(self, job: Job) -> ChunkBody:
+        """What a step says: first a thought, last a call, where it is told so; else the text."""
+        chances: tuple[Logprobs, ...] = ()
+        if job.logprobs is not None:
+            other = TokenLogprob(token=9, written=b"no", logprob=-2.0)
+            word = Logprobs(
+                token=job.seq, written=job.text.encode(), logprob=-0.5, top=(other,) * job.logprobs
+            )
+            chances = (word,)
+        if self.flags.reasoning and job.seq == 0:
+            return ChunkBody(tokens=(0,), text="", reasoning=self.flags.reasoning)
+        if job.tools and job.seq == job.chunks - 1 and self.flags.tool_call:
+            call = ToolCall(id="call_1", name=job.tools[0].name, arguments='{"at": "Ulm"}')
+            return ChunkBody(tokens=(job.seq,), text="", tool_calls=(call,))
+        return ChunkBody(tokens=(job.seq,), text=job.text, logprobs=chances)
+
     def statistics(self, job: Job) -> DoneBody:
         """Made up, but well-formed."""
         return DoneBody(
-            finish_reason="length",
+            finish_reason=self.flags.finish_reason,
+            stop_string=self.flags.stop_string,
             engine="dflash",
             model=job.model,
             digest="fake",
@@ -332,8 +373,8 @@ class FakeWorker:
             block_tokens=8,
             cycles=job.seq,
             acceptance_length_tokens=1.0,
-            prompt_tokens=1,
-            cached_tokens=0,
+            prompt_tokens=7,
+            cached_tokens=3,
             generated_tokens=job.seq,
             queued_ms=job.queued_ms,
             load_ms=job.load_ms,

@@ -116,7 +116,7 @@ def test_watchdog_ends_a_hang_with_the_gil_held() -> None:
     """A hang in C code that holds the GIL ends the process, and the log shows where it was."""
     hung = run_python("""
         import ctypes
-        from dflashd.worker.lifeline import Watchdog
+        from dflashd.worker.watchdog import Watchdog
 
         def stuck_here():
             ctypes.PyDLL(None).sleep(600)
@@ -132,7 +132,7 @@ def test_watchdog_rests() -> None:
     """A watchdog at rest ends nothing; one that is beaten in time does not either."""
     lively = run_python("""
         import time
-        from dflashd.worker.lifeline import Watchdog
+        from dflashd.worker.watchdog import Watchdog
 
         watchdog = Watchdog(0.5)
         end = time.monotonic() + 1.0

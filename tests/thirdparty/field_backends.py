@@ -13,10 +13,10 @@ from typing import Any, final
 
 import msgspec
 
-from dflashd.protocol.messages import CacheBody, GenerateBody, LoadBody, LoadedBody
+from dflashd.protocol.messages import CacheBody, ChunkBody, GenerateBody, LoadBody, LoadedBody
 from dflashd.worker.cache.registry import CacheRegistry
 from dflashd.worker.dflash_backend import DflashBackend, MlxModel
-from dflashd.worker.engine import Output, Progress, Statistics
+from dflashd.worker.engine import Progress, Statistics
 from dflashd.worker.generation import Generation
 from dflashd.worker.lease import Lease, ModelGuard
 from dflashd.worker.shared import SharedParts
@@ -35,7 +35,7 @@ class PatchedGeneration:
     def finished(self) -> bool:
         return self.plain.finished
 
-    def step(self) -> Output | None:
+    def step(self) -> ChunkBody | None:
         with self.lease.armed():
             return self.plain.step()
 

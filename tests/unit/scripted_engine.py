@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dflashd.protocol.errors import DflashError
-from dflashd.protocol.messages import CacheBody, DoneBody, GenerateBody, LoadBody, LoadedBody
+from dflashd.protocol.messages import (
+    CacheBody,
+    ChunkBody,
+    DoneBody,
+    GenerateBody,
+    LoadBody,
+    LoadedBody,
+)
 from dflashd.worker.engine import Progress
 from dflashd.worker.loop import Loop
 from dflashd.worker.request import Assignment
@@ -24,14 +31,6 @@ class Clock:
 
     def advance(self, seconds: float) -> None:
         self.now_s += seconds
-
-
-@dataclass(frozen=True)
-class Said:
-    """Output of a scripted decode cycle."""
-
-    text: str
-    tokens: tuple[int, ...] = (1, 2)
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Facts:
 class Step:
     """What one step does: takes time, then says something, or nothing, or raises."""
 
-    says: Said | None = None
+    says: ChunkBody | None = None
     takes_s: float = 0.01
     raises: Exception | None = None
 
@@ -67,7 +66,7 @@ PREFILL = Step(takes_s=1.0)
 
 
 def say(text: str, takes_s: float = 0.01) -> Step:
-    return Step(says=Said(text), takes_s=takes_s)
+    return Step(says=ChunkBody(tokens=(1, 2), text=text), takes_s=takes_s)
 
 
 def talk(count: int, takes_s: float = 0.01) -> list[Step]:
@@ -82,7 +81,7 @@ class ScriptedGeneration:
     finished: bool = False
     closed: int = 0
 
-    def step(self) -> Said | None:
+    def step(self) -> ChunkBody | None:
         assert not self.finished
         assert not self.closed
         step = self.steps.pop(0)
@@ -168,9 +167,9 @@ class Recorder:
     results: dict[bytes, DoneBody] = field(default_factory=dict)
     on_chunk: Callable[[bytes], None] = lambda _: None
 
-    def chunk(self, id: bytes, seq: int, tokens: Sequence[int], text: str) -> None:
+    def chunk(self, id: bytes, seq: int, body: ChunkBody) -> None:
         self.on_chunk(id)
-        self.told.append(("chunk", id, (seq, text)))
+        self.told.append(("chunk", id, (seq, body.text)))
 
     def done(self, id: bytes, body: DoneBody) -> None:
         self.results[id] = body

@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 
 from dflashd.supervisor import config, config_file, config_schema
+from dflashd.supervisor.http_section import HttpSection
 from dflashd.supervisor.limits import Limits
 from dflashd.supervisor.model_section import ModelSection
 
@@ -24,7 +25,8 @@ def test_example_file_is_valid_and_says_every_limit_with_its_default() -> None:
     loaded = config_file.load(EXAMPLE)
     assert set(loaded.models) == {"smollm", "big"}
     written = tomllib.loads(EXAMPLE.read_text())["daemon"]
-    assert set(written) == {*Limits.__struct_fields__, "memory_share", "watch_config"}
+    own = {"memory_share", "watch_config", "worker_hang_s"}
+    assert set(written) == {*Limits.__struct_fields__, *own}
     assert loaded.daemon == config.DaemonSection()
 
 
@@ -32,6 +34,34 @@ def test_example_file_shows_every_key_of_a_model() -> None:
     """A reader of the example learns of every key a model may have."""
     written = tomllib.loads(EXAMPLE.read_text())["models"]["big"]
     assert set(written) == set(ModelSection.__struct_fields__)
+
+
+def test_example_file_shows_every_key_of_the_gateway() -> None:
+    """The same of [http], each key at its default."""
+    written = tomllib.loads(EXAMPLE.read_text())["http"]
+    assert set(written) == set(HttpSection.__struct_fields__)
+    assert config_file.load(EXAMPLE).http == HttpSection()
+
+
+def test_without_its_section_there_is_no_gateway() -> None:
+    """HTTP is never listened to unasked."""
+    assert parse("").http is None
+    assert parse("[http]").http == HttpSection()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org", "127.0.0.1.evil"])
+def test_the_gateway_does_not_listen_beyond_the_loopback(host: str) -> None:
+    """Whoever could be reached from elsewhere needs keys: refused before anything starts."""
+    with pytest.raises(config.ConfigError, match="keys"):
+        parse(f"[http]\nhost = '{host}'")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.9.9.9"])
+def test_every_loopback_will_do(host: str) -> None:
+    """Any address of this machine alone."""
+    section = parse(f"[http]\nhost = '{host}'").http
+    assert section is not None
+    assert section.url == f"http://{'[::1]' if host == '::1' else host}:8383"
 
 
 def test_example_file_fits_the_published_schema() -> None:
@@ -62,6 +92,7 @@ def test_schema_refuses_what_the_daemon_refuses(text: str) -> None:
     ("text", "parts"),
     [
         ("[daemon]\npong_timeout = 3", ("pong_timeout ", "[daemon]", "pong_timeout_s")),
+        ("[http]\nprot = 1", ("prot ", "[http]", "port")),
         ("[deamon]\n", ("deamon", "top level", "daemon")),
         ("[models.a]\ntarget='t'\ndrat='d'", ("drat", "[models.a]", "draft")),
         (

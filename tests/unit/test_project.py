@@ -26,11 +26,26 @@ def modules_after(code: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "module",
-    ["dflashd.protocol", "dflashd.supervisor.serve", "dflashd.supervisor.cli", "dflashd.worker"],
+    [
+        "dflashd.protocol",
+        "dflashd.supervisor.serve",
+        "dflashd.supervisor.cli",
+        "dflashd.supervisor.gateway.server",
+        "dflashd.worker",
+        "dflashd.worker.host",
+    ],
 )
 def test_the_light_parts_start_without_the_model_libraries(module: str):
-    """Client, daemon and command line never load mlx and its kin, however indirectly."""
+    """Client, daemon and command line never load mlx and its kin, however indirectly; a host
+    leaves it to its engine's thread.
+    """
     assert not modules_after(f"import {module}") & HEAVY
+
+
+def test_the_daemon_starts_without_a_web_server():
+    """HTTP is the gateway's: the daemon itself loads nothing of it, configured or not."""
+    loaded = modules_after("import dflashd.supervisor.serve")
+    assert not loaded & {"starlette", "uvicorn", "h11", "prometheus_client"}
 
 
 def test_the_worker_does_not_know_the_supervisor():

@@ -11,6 +11,7 @@ from dflashd.protocol.messages import KeyChange, LoadBody
 from dflashd.supervisor import core
 from dflashd.supervisor.config import Config, DaemonSection
 from dflashd.supervisor.config_file import parse
+from dflashd.supervisor.http_section import HttpSection
 from dflashd.supervisor.limits import Limits
 from dflashd.supervisor.model_section import ModelSection
 from dflashd.supervisor.reload import WORKER_KEYS, in_effect, plan
@@ -117,3 +118,16 @@ def test_what_needs_a_restart_stays_in_effect_and_is_told_each_time() -> None:
     assert (now.daemon.ping_interval_s, set(now.models)) == (3, {"a"})
     assert [change.key for change in plan(now, new).restart] == ["runtime_dir"]
     assert plan(now, new).daemon == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(None, HttpSection()), (HttpSection(), None), (HttpSection(), HttpSection(port=1))],
+)
+def test_the_gateway_changes_with_a_restart(
+    old: HttpSection | None, new: HttpSection | None
+) -> None:
+    """[http] added, removed or changed is told as what waits for a restart, and stays as it was."""
+    found = plan(Config(http=old), Config(http=new))
+    assert "[http] port" in [change.key for change in found.restart]
+    assert in_effect(Config(http=old), Config(http=new)).http == old

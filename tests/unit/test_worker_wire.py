@@ -10,6 +10,7 @@ from dflashd.protocol.codec import Message, decode, encode
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import (
     Assign,
+    ChunkBody,
     Failed,
     FromWorker,
     GenerateBody,
@@ -54,7 +55,7 @@ def test_wire_text_that_is_not_text_is_refused() -> None:
     """A chunk that cannot be encoded raises before anything of it is queued."""
     outbox = Outbox()
     with pytest.raises(DflashError):
-        WireEffects(3, outbox).chunk(ID, 0, (1,), "\ud800")
+        WireEffects(3, outbox).chunk(ID, 0, ChunkBody(tokens=(1,), text="\ud800"))
     assert not len(outbox)
 
 

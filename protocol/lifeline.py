@@ -1,14 +1,15 @@
-"""The worker dies with its supervisor, whatever it is doing.
+"""A child process dies with its supervisor, whatever it is doing.
 
 Three layers, since each has a gap: the kernel's own signal (Linux; needs nothing of us), the end
 of the stdin pipe (everywhere, but not while C code holds the GIL), and on macOS the exit event of
-the supervisor's pid. A watchdog ends a process that hangs even with the GIL held.
+the supervisor's pid.
 """
 
 from __future__ import annotations
 
 import ctypes
 import faulthandler
+import logging
 import os
 import select
 import signal
@@ -16,10 +17,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from .log import line, log
-
-HANG_S = 900.0
-"""No single step, nor the silence between two progress calls of a load, takes this long."""
+log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
 _STDIN = 0
@@ -85,29 +83,5 @@ def _start(name: str, target: Callable[[], None]) -> None:
 
 
 def _leave(why: str) -> None:
-    log.error(line("supervisor_gone", why=why))
+    log.error("supervisor_gone why=%r", why)
     os._exit(_ORPHANED)
-
-
-class Watchdog:
-    """Ends the process, with every thread's stack in the log, when ``beat`` stays away too long.
-
-    The timer is the C library's, so that it fires with the GIL held too.
-    """
-
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-        self._armed_at_s: float | None = None
-
-    def beat(self, now_s: float) -> None:
-        """Work moved at ``now_s``; the timer starts anew (lazily: arming starts a thread)."""
-        if self._armed_at_s is not None and now_s - self._armed_at_s < self._limit_s / 10:
-            return
-        faulthandler.dump_traceback_later(self._limit_s, exit=True)
-        self._armed_at_s = now_s
-
-    def rest(self) -> None:
-        """There is no work, so nothing can hang."""
-        if self._armed_at_s is not None:
-            faulthandler.cancel_dump_traceback_later()
-            self._armed_at_s = None

@@ -1,0 +1,68 @@
+"""The gateway's routes put together."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ...protocol.client import AsyncClient
+from .admission import Admission
+from .asked import Dialect
+from .conversation import Conversation
+from .dialects.chat import Chat
+from .dialects.completions import Completions
+from .dialects.messages import Messages
+from .guard import Guard
+from .looking import Sight
+from .looks import Looks
+from .problem import Problem
+from .settings import GatewaySettings
+from .tally import Tally
+
+DIALECTS: dict[str, Dialect] = {
+    "/v1/chat/completions": Chat(),
+    "/v1/completions": Completions(),
+    "/v1/messages": Messages(),
+}
+
+
+def make_app(settings: GatewaySettings, client: AsyncClient) -> Starlette:
+    """The ASGI application; ``client`` is open while it serves."""
+    limits, tally = settings.http, Tally()
+    admission = Admission(limits.active_requests, limits.active_requests_per_client)
+    looks = Looks(Sight(client), tally)
+    conversations = [
+        Route(path, Conversation(dialect, client, limits, admission, tally), methods=["POST"])
+        for path, dialect in DIALECTS.items()
+    ]
+    return Starlette(
+        routes=[*conversations, *looks.routes],
+        middleware=[Middleware(Guard, host=limits.host)],
+        exception_handlers={Problem: _refused, HTTPException: _nothing_there},
+    )
+
+
+async def _refused(request: Request, problem: Exception) -> Response:
+    if not isinstance(problem, Problem):
+        raise problem
+    return _response(request, problem)
+
+
+async def _nothing_there(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    what = "is not offered here" if status == 404 else "does not take this method"
+    problem = Problem(status=status, code="not_found", message=f"{request.url.path} {what}")
+    return _response(request, problem)
+
+
+def _response(request: Request, problem: Problem) -> Response:
+    """In the shape of whoever's path it is."""
+    spoken = "/v1/messages" if request.url.path.startswith("/v1/messages") else None
+    if "anthropic-version" in request.headers:
+        spoken = "/v1/messages"
+    body = DIALECTS[spoken or "/v1/chat/completions"].error(problem)
+    return Response(body, problem.status, headers=problem.headers, media_type="application/json")

@@ -1,0 +1,84 @@
+"""What the page shows, as JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...protocol.messages import (
+    EventBody,
+    MetricsBody,
+    ModelStatus,
+    SnapshotBody,
+    WorkerStatus,
+)
+from ..log import line_of
+
+
+def page_state(
+    snapshot: SnapshotBody,
+    metrics: MetricsBody,
+    events: Sequence[EventBody],
+    physical_bytes: int,
+) -> dict[str, Any]:
+    """``physical_bytes``: this machine's memory, where the daemon knows of no budget."""
+    workers = {worker.name: worker for worker in snapshot.workers}
+    budget_bytes = _by_model(metrics, "dflashd_pool_budget_bytes", "").get("", 0)
+    tokens = _by_model(metrics, "dflashd_tokens_total")
+    chunks = _by_model(metrics, "dflashd_chunks_total")
+    return {
+        "version": snapshot.version,
+        "state": snapshot.state,
+        "uptime_s": snapshot.uptime_s,
+        "pool_bytes": budget_bytes or physical_bytes,
+        "workers": [_worker(worker) for worker in snapshot.workers],
+        "models": [
+            {
+                **_model(model),
+                "tokens": tokens.get(model.name, 0),
+                "chunks": chunks.get(model.name, 0),
+                "reason": model.reason or _worker_reason(workers, model),
+            }
+            for model in snapshot.models
+        ],
+        "events": [_event(event) for event in reversed(events)],
+    }
+
+
+def _by_model(metrics: MetricsBody, name: str, label: str = "model") -> dict[str, float]:
+    return {
+        sample.labels.get(label, ""): sample.value
+        for family in metrics.families
+        if family.name == name
+        for sample in family.samples
+    }
+
+
+def _worker(worker: WorkerStatus) -> dict[str, Any]:
+    return {"name": worker.name, "state": worker.state, "memory_bytes": worker.memory_bytes}
+
+
+def _worker_reason(workers: dict[str, WorkerStatus], model: ModelStatus) -> str:
+    return workers[model.worker].reason if model.worker in workers else ""
+
+
+def _model(model: ModelStatus) -> dict[str, Any]:
+    loading = model.state == "loading" and model.stage_total > 0
+    return {
+        "name": model.name,
+        "state": model.state,
+        "drafted": model.draft is not None,
+        "queued": model.queued,
+        "active": model.active,
+        "completed": model.completed,
+        "progress_ratio": model.stage_done / model.stage_total if loading else None,
+    }
+
+
+def _event(event: EventBody) -> dict[str, Any]:
+    # Numbers travel as floats; a pid is no fraction.
+    fields = {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in event.fields.items()
+    }
+    return {"at_unix_s": event.at_unix_s, "text": line_of(event.name, fields)}

@@ -1,0 +1,65 @@
+"""The gateway's listening socket and its server, from start to end."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import uvicorn
+
+from ...protocol.client import AsyncClient
+from ..http_section import HttpSection
+from ..log import line, log
+from .app import make_app
+from .connection import PatientConnection
+from .settings import GatewaySettings
+
+FAREWELL_S = 2
+"""How long answers under way may take to end when the daemon stops: it has drained before."""
+
+
+async def serve(settings: GatewaySettings) -> None:
+    """Serve until SIGTERM. Raises DflashError without a daemon, OSError without the address."""
+    http = settings.http
+    async with AsyncClient(Path(settings.runtime_dir)) as client:
+        with bound(http) as listener:
+            log.info(line("http_listening", url=http.url))
+            await server(make_app(settings, client), http).serve(sockets=[listener])
+
+
+def bound(http: HttpSection) -> socket.socket:
+    """The listening socket. Raises OSError that names the address."""
+    family = socket.AF_INET6 if ":" in http.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((http.host, http.port))
+    except OSError as error:
+        listener.close()
+        raise OSError(f"{http.url} cannot be bound: {error.strerror}") from error
+    return listener
+
+
+def server(app: object, http: HttpSection) -> uvicorn.Server:
+    """Uvicorn with every limit set, and nothing of its own to tell."""
+
+    class Connection(PatientConnection):
+        limits = http
+
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,  # pyright: ignore[reportArgumentType]
+            http=Connection,
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=http.connections,
+            timeout_keep_alive=int(http.idle_timeout_s),
+            h11_max_incomplete_event_size=http.header_bytes,
+            timeout_graceful_shutdown=FAREWELL_S,
+        )
+    )

@@ -1,0 +1,1 @@
+"""Running under systemd or launchd: what we tell them, and the files that make them run us."""

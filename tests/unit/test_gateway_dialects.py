@@ -1,0 +1,236 @@
+"""Requests and answers of other people's interfaces, without any network."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from dflashd.protocol.errors import DflashError, ErrorCode
+from dflashd.protocol.messages import ChunkBody, DoneBody, ModelStatus, SnapshotBody, ToolCall
+from dflashd.supervisor.gateway.admission import Admission
+from dflashd.supervisor.gateway.asked import Dialect, Whole
+from dflashd.supervisor.gateway.dialects.chat import Chat
+from dflashd.supervisor.gateway.dialects.chat_question import NEUTRAL as CHAT_NEUTRAL, ChatRequest
+from dflashd.supervisor.gateway.dialects.completions import (
+    NEUTRAL as COMPLETION_NEUTRAL,
+    CompletionRequest,
+    Completions,
+)
+from dflashd.supervisor.gateway.dialects.messages import Messages
+from dflashd.supervisor.gateway.dialects.messages_question import (
+    NEUTRAL as MESSAGES_NEUTRAL,
+    MessagesRequest,
+)
+from dflashd.supervisor.gateway.health import unready
+from dflashd.supervisor.gateway.problem import STATUS, Problem, problem_of
+
+TURN = [{"role": "user", "content": "Hi"}]
+CHAT: dict[str, Any] = {"model": "a", "messages": TURN}
+ANTHROPIC: dict[str, Any] = {**CHAT, "max_tokens": 5}
+CALL = ToolCall(id="c1", name="f", arguments='{"x": 1}')
+
+
+def stats(**fields: Any) -> DoneBody:
+    given: dict[str, Any] = {
+        "finish_reason": "stop",
+        "engine": "dflash",
+        "model": "a",
+        "digest": "d",
+        "worker_pid": 1,
+        "block_tokens": 8,
+        "cycles": 2,
+        "acceptance_length_tokens": 2.5,
+        "prompt_tokens": 10,
+        "cached_tokens": 4,
+        "generated_tokens": 5,
+        "queued_ms": 0.0,
+        "load_ms": 0.0,
+        "ttft_ms": 1.0,
+        "prefill_ms": 1.0,
+        "decode_ms": 1.0,
+        "memory_bytes": 1,
+    }
+    return DoneBody(**given | fields)
+
+
+def options(dialect: Dialect, body: dict[str, Any]) -> dict[str, Any]:
+    """What the first generation of a request is asked with."""
+    return dict(dialect.read(json.dumps(body).encode()).wanted[0].options)
+
+
+def events(written: bytes) -> list[Any]:
+    """The data of server-sent events."""
+    lines = [line for line in written.decode().splitlines() if line.startswith("data: {")]
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("request_type", "neutral", "known"),
+    [
+        (ChatRequest, CHAT_NEUTRAL, {"prompt_cache_key", "safety_identifier"}),
+        (CompletionRequest, COMPLETION_NEUTRAL, set[str]()),
+        (MessagesRequest, MESSAGES_NEUTRAL, {"cache_control"}),
+    ],
+)
+def test_no_parameter_is_read_and_dropped(
+    request_type: type[msgspec.Struct], neutral: dict[str, Any], known: set[str]
+) -> None:
+    """Every field of a request is used, or refused unless neutral, or a label that asks nothing."""
+    used = {
+        *("model", "messages", "prompt", "system", "stream", "stream_options", "n", "stop"),
+        *("stop_sequences", "seed", "max_tokens", "max_completion_tokens", "temperature"),
+        *("top_p", "top_k", "min_p", "logprobs", "top_logprobs", "tools", "tool_choice"),
+        *("thinking", "dflashd", "best_of", "reasoning_effort"),
+    }
+    labels = {"user", "metadata", *known}
+    fields = set(request_type.__struct_fields__)
+    assert fields <= used | labels | set(neutral), fields - used - labels - set(neutral)
+
+
+def test_sampling_parameters_are_handed_on() -> None:
+    """What is given reaches the daemon under its own name; what is not stays the model's."""
+    asked = options(Chat(), {**CHAT, "temperature": 0.5, "top_p": 0.9, "stop": "x", "seed": 3})
+    assert (asked["temperature"], asked["top_p"], asked["stop"], asked["seed"]) == (
+        0.5,
+        0.9,
+        "x",
+        3,
+    )
+    assert asked["top_k"] is None
+    vendor = {**CHAT, "dflashd": {"speculation": "strict"}, "top_k": 4, "min_p": 0.1}
+    asked = options(Chat(), vendor)
+    assert (asked["speculation"], asked["top_k"], asked["min_p"]) == ("strict", 4, 0.1)
+
+
+def test_each_choice_has_a_seed_of_its_own() -> None:
+    """n seeded choices differ, and repeat."""
+    question = Chat().read(json.dumps({**CHAT, "n": 3, "seed": 5}).encode())
+    assert [wanted.options.get("seed") for wanted in question.wanted] == [5, 6, 7]
+
+
+def test_tool_choice_none_offers_no_tools() -> None:
+    """``none`` keeps the tools from the model."""
+    tool = {"type": "function", "function": {"name": "f"}}
+    assert options(Chat(), {**CHAT, "tools": [tool]})["tools"][0].name == "f"
+    assert options(Chat(), {**CHAT, "tools": [tool], "tool_choice": "none"})["tools"] == ()
+
+
+def test_anthropic_thinking_switches() -> None:
+    """``disabled`` switches thinking off, ``adaptive`` leaves it to the template."""
+    assert options(Messages(), {**ANTHROPIC, "thinking": {"type": "disabled"}})["thinking"] is False
+    assert options(Messages(), {**ANTHROPIC, "thinking": {"type": "adaptive"}})["thinking"] is None
+
+
+def test_a_broken_chat_stream_has_no_done() -> None:
+    """The last event of a stream that failed is the error."""
+    writer = Chat().read(json.dumps({**CHAT, "stream": True}).encode()).writer()
+    written = writer.begin() + writer.failed(Problem(status=503, code="worker_lost", message="m"))
+    assert events(written)[-1]["error"]["type"] == "server_error"
+    assert b"[DONE]" not in written
+
+
+def test_usage_comes_only_when_asked() -> None:
+    """Without include_usage no chunk has it; with it, the last one does, and only that."""
+    plain = Chat().read(json.dumps({**CHAT, "stream": True}).encode()).writer()
+    assert b"usage" not in plain.begin() + plain.end(0, stats()) + plain.close()
+    asked = {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
+    writer = Chat().read(json.dumps(asked).encode()).writer()
+    told = events(writer.begin() + writer.end(0, stats()) + writer.close())
+    assert [each["usage"] is not None for each in told] == [False, False, True]
+    assert told[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
+
+
+def test_chunks_that_show_nothing_are_not_sent() -> None:
+    """A cycle inside a character costs no event, in any dialect."""
+    silent = ChunkBody(tokens=(1,), text="")
+    asked: list[tuple[Dialect, dict[str, Any]]] = [
+        (Chat(), CHAT),
+        (Completions(), {"model": "a", "prompt": "x"}),
+        (Messages(), ANTHROPIC),
+    ]
+    for dialect, body in asked:
+        assert dialect.read(json.dumps(body).encode()).writer().chunk(0, silent) == b""
+
+
+def test_anthropic_blocks_are_numbered_in_order() -> None:
+    """Text, a call and text again are three blocks, whole and streamed."""
+    question = Messages().read(json.dumps(ANTHROPIC).encode())
+    said = [
+        ChunkBody(tokens=(1,), text="A"),
+        ChunkBody(tokens=(2,), text="B", tool_calls=(CALL,)),
+        ChunkBody(tokens=(3,), text="C"),
+    ]
+    writer = question.writer()
+    written = b"".join(writer.chunk(0, chunk) for chunk in said) + writer.end(0, stats())
+    starts = [each for each in events(written) if each["type"] == "content_block_start"]
+    assert [(each["index"], each["content_block"]["type"]) for each in starts] == [
+        (0, "text"),
+        (1, "tool_use"),
+        (2, "text"),
+    ]
+    whole = json.loads(question.answer([Whole(chunks=said, stats=stats())]))
+    assert [block.get("text", block.get("input")) for block in whole["content"]] == [
+        "AB",
+        {"x": 1},
+        "C",
+    ]
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_every_error_has_a_status_and_advice(code: ErrorCode) -> None:
+    """429 and 503 say when to come back; nothing else does, and clients are told whether to."""
+    problem = problem_of(DflashError(code, "why", retryable=True, retry_after_s=2.2))
+    assert problem.status in {*STATUS.values(), 503}
+    assert ("retry-after" in problem.headers) == (problem.status in (429, 503))
+    assert problem.headers["x-should-retry"] == "true"
+    if "retry-after" in problem.headers:
+        assert problem.headers["retry-after"] == "3"
+    for dialect in (Chat(), Completions(), Messages()):
+        assert b"why" in dialect.error(problem)
+
+
+def test_admission_counts_by_client() -> None:
+    """One client's share and the whole are bounded; leaving gives room again."""
+    admission = Admission(2, 1)
+    with admission.admitted("a"):
+        with pytest.raises(Problem, match="one client"), admission.admitted("a"):
+            pass
+        with admission.admitted("b"), pytest.raises(Problem, match="2 requests"):
+            admission.admitted("c").__enter__()
+    assert admission.count == 0
+
+
+def test_ready_means_that_what_must_be_up_is() -> None:
+    """Models that load on demand may be down; one with ``preload`` may not."""
+
+    def seen(state: str, *, preload: bool) -> SnapshotBody:
+        model = ModelStatus(
+            name="a",
+            target="t",
+            draft=None,
+            worker="a",
+            state=state,
+            queued=0,
+            active=0,
+            completed=0,
+            loads=0,
+            unloads=0,
+            preload=preload,
+        )
+        return SnapshotBody(
+            instance="i",
+            version="v",
+            pid=1,
+            uptime_s=1,
+            state="serving",
+            workers=(),
+            models=(model,),
+            counters={},
+        )
+
+    assert unready(seen("stopped", preload=False)) == []
+    assert unready(seen("busy", preload=True)) == []
+    assert unready(seen("loading", preload=True)) == ["model a is loading"]
