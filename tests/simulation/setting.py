@@ -10,8 +10,8 @@ from dflashd.supervisor.model_section import ModelSection
 
 LIMITS = Limits(
     active_requests_per_worker=3,
-    queued_requests_per_model=8,
-    queued_requests=16,
+    queued_requests_per_model=5,
+    queued_requests=12,
     pending_commands=12,
     spawn_timeout_s=5,
     register_timeout_s=8,
