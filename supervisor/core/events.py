@@ -15,7 +15,7 @@ from ..reload import Plan
 class Peer(NamedTuple):
     """A client connection: the socket it came through and its routing id there."""
 
-    door: Literal["requests", "control"]
+    door: Literal["requests", "control", "tcp"]
     identity: bytes
 
 
