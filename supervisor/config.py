@@ -49,7 +49,7 @@ class DaemonSection(Limits, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file: ``[daemon]``, ``[models.NAME]`` for each model, maybe ``[http]``, ``[tcp]``."""
+    """The whole file: ``[daemon]``, ``[models.NAME]`` for each model, ``[http]``, ``[tcp]``."""
 
     daemon: DaemonSection = DaemonSection()
     models: Annotated[dict[Name, ModelSection], Meta(max_length=1024)] = msgspec.field(
