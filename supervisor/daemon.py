@@ -22,19 +22,21 @@ from ..protocol.paths import Endpoints
 from . import open_files
 from .companion import Companion
 from .config_source import ConfigSource
-from .core.events import ReloadAsked, ShutdownAsked, TimePassed
+from .core.events import ReloadAsked, ServingBegan, ShutdownAsked, TimePassed
 from .core.machine import Core
 from .core.snapshot import Identity
 from .directories import make_private, remove_sockets
 from .door import CLIENT_BURST_MESSAGES, WORKER_BURST_MESSAGES, Door
 from .errors import DaemonError
 from .gateway.settings import GatewaySettings, written
+from .inspector import Inspector
 from .instance_lock import InstanceLock
 from .lifeline import Lifeline
 from .local_door import LocalDoor
 from .log import line, log
 from .log_keeper import LogKeeper
 from .lookout import Lookout
+from .pool import memory_pool
 from .process_registry import ProcessRegistry
 from .processes import Processes
 from .service.notify import ServiceNotifier
@@ -89,6 +91,8 @@ class Daemon:
         self._service = ServiceNotifier.take(os.environ, os.getpid())
         self._stopped = asyncio.Event()
         self._turn_is_due = False
+        section = self._config.daemon
+        self._pool = memory_pool(section.memory_share, section.memory_bytes)
         self._open_files = open_files.OpenFiles()
         self._tcp: TcpListener | None = None
 
@@ -139,6 +143,10 @@ class Daemon:
             {"requests": requests, "control": control},
             workers,
             processes,
+            inspector=Inspector(
+                concurrency=limits.active_requests_per_worker,
+                pool_bytes=self._pool.budget_bytes,
+            ),
             configs=self._configs,
             lookout=self._lookout,
             on_stop=self._stopped.set,
@@ -160,6 +168,7 @@ class Daemon:
                         gateway.start()
                     on_ready(self._ready_sentence())
                     self._service.ready(self._ready_sentence())
+                    self._board.give(ServingBegan())
                     await self._stopped.wait()
                     for watch in watches:
                         watch.cancel()
@@ -223,7 +232,13 @@ class Daemon:
             pid=os.getpid(),
             started_at=time.monotonic(),
         )
-        return Core(self._config.daemon, self._config.models, identity, random.random)
+        return Core(
+            self._config.daemon,
+            self._config.models,
+            identity,
+            random.random,
+            pool_bytes=self._pool.budget_bytes,
+        )
 
     def _ready_sentence(self) -> str:
         models = ", ".join(self._config.models) or "none"

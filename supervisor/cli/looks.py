@@ -77,7 +77,8 @@ def page(snapshot: SnapshotBody) -> str:
     """The state for a person."""
     head = (
         f"dflashd {snapshot.version}, pid {snapshot.pid}, up {duration(snapshot.uptime_s)}, "
-        f"{snapshot.state}\n"
+        f"{snapshot.state}; memory: {amount(snapshot.reserved_bytes, 'bytes')} of "
+        f"{amount(snapshot.pool_bytes, 'bytes')} reserved\n"
     )
     if not snapshot.models:
         return head + "no models are configured: see dflashd.example.toml\n"
