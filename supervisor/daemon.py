@@ -275,9 +275,9 @@ class Daemon:
             self._turn()
             if self._open_files.look():
                 self._board.let_in(new_clients=not self._open_files.are_short)
-            hurried = self._board.is_behind or self._open_files.are_many
             left_s = self._board.next_deadline - time.monotonic()
-            rest_s = FLUSH_S if hurried else max(FLUSH_S, min(TICK_S, left_s))
+            soon_s = FLUSH_S if self._board.is_behind else min(TICK_S, left_s)
+            rest_s = max(FLUSH_S, min(soon_s, self._open_files.look_s))
             due_s = time.monotonic() + rest_s
             await asyncio.sleep(rest_s)
             self._lookout.lag.observe(max(0.0, time.monotonic() - due_s))

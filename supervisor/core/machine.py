@@ -210,7 +210,7 @@ class Core:
             case LoadFailed():
                 load_failure.load_failed(s, worker, header, now)
             case Unloaded():
-                residency.unloaded(s, worker, header)
+                residency.unloaded(s, worker, header, now)
             case _:
                 s.counters["worker_protocol_errors"] += 1
 
