@@ -33,6 +33,7 @@ _HOMES = {
     "generate": "generate",
     "chat": "chat",
     "service": "service",
+    "keys": "keys",
     "pull": "local",
     "doctor": "local",
 }

@@ -221,7 +221,9 @@ class Core:
                 intake.add_credit(s, peer, header, now)
             case Generate():
                 intake.generate(s, peer, header, event.body, now)
-            case Cancel() if peer.door == "control":
+            case Cancel() if peer.door == "control" or (
+                peer.door == "tcp" and header.id not in s.requests
+            ):
                 commands.cancel(s, peer, header)
             case Cancel():
                 intake.cancel(s, peer, header, now)
