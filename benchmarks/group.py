@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +22,8 @@ from .workload import PAIR, PROMPTS, TOKENS
 
 Models = dict[str, LoadBody]
 
-ROUNDS = 4
-STOCK_ROUNDS = 8
+ROUNDS = 3
+STOCK_ROUNDS = 7
 MIB = 2**20
 
 
@@ -40,6 +41,7 @@ def figures() -> dict[str, float]:
         result: dict[str, float] = {}
         for number, (suffix, other) in enumerate(cases.items()):
             found = compare(folder / str(number), {"a": PAIR, "b": other})
+            print(f"  {suffix or '_same_target'}: {found}", file=sys.stderr, flush=True)
             for key, value in found.items():
                 stem, _, unit = key.rpartition("_")
                 result[f"{stem}{suffix}_{unit}"] = value
@@ -63,7 +65,6 @@ def compare(folder: Path, models: Models) -> dict[str, float]:
         assert len(together) == 1, together
         assert len(apart) == len(models), apart
     alone = apart["a"]
-    # The same prompts for both, so sums of times compare.
     return {
         "single_memory_mib": alone / MIB,
         "grouped_memory_mib": sum(together.values()) / MIB,

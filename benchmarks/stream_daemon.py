@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 
 from dflashd.supervisor import log
-from dflashd.supervisor.config import load
 from dflashd.supervisor.serve import run
 
 WORKER = Path(__file__).with_name("stream_worker.py")
 
 if __name__ == "__main__":
     log.configure()
-    sys.exit(run(load(Path(sys.argv[1])), worker_command=(sys.executable, "-P", str(WORKER))))
+    sys.exit(run(Path(sys.argv[1]), worker_command=(sys.executable, "-P", str(WORKER))))

@@ -31,6 +31,7 @@ from .messages import (
     Measured,
     Metrics,
     MetricsBody,
+    Pin,
     ReadCache,
     Reload,
     ReloadBody,
@@ -165,6 +166,11 @@ class AsyncClient:
         call = Call(Done)
         _ = await self._call(call, Retire(id=call.id, model=model, now=now))
 
+    async def pin(self, model: str, *, pinned: bool = True) -> None:
+        """Keep ``model`` from being evicted or unloaded for being idle, or no longer."""
+        call = Call(Done)
+        _ = await self._call(call, Pin(id=call.id, model=model, pinned=pinned))
+
     async def cache(self, model: str) -> CacheBody:
         """Return the state of a loaded model's prefix cache."""
         call = Call(CacheState)
@@ -226,7 +232,9 @@ class AsyncClient:
     async def _call(
         self,
         call: Call,
-        header: Status | Spawn | Retire | ReadCache | ClearCache | Reload | Metrics | Shutdown,
+        header: (
+            Status | Spawn | Retire | Pin | ReadCache | ClearCache | Reload | Metrics | Shutdown
+        ),
         body: ConfigBody | None = None,
         *,
         must_answer: bool = False,

@@ -107,6 +107,10 @@ class Client:
         """Unload ``model`` and return when it is gone; ``now`` fails its running requests."""
         self._open().run(lambda: self._client.retire(model, now=now))
 
+    def pin(self, model: str, *, pinned: bool = True) -> None:
+        """Keep ``model`` from being evicted or unloaded for being idle, or no longer."""
+        self._open().run(lambda: self._client.pin(model, pinned=pinned))
+
     def cache(self, model: str) -> CacheBody:
         """Return the state of a loaded model's prefix cache."""
         return self._open().run(lambda: self._client.cache(model))

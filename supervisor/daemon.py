@@ -22,18 +22,20 @@ from ..protocol.paths import Endpoints
 from . import open_files
 from .companion import Companion
 from .config_source import ConfigSource
-from .core.events import ReloadAsked, ShutdownAsked, TimePassed
+from .core.events import ReloadAsked, ServingBegan, ShutdownAsked, TimePassed
 from .core.machine import Core
 from .core.snapshot import Identity
 from .directories import make_private, remove_sockets
 from .door import CLIENT_BURST_MESSAGES, WORKER_BURST_MESSAGES, Door
 from .errors import DaemonError
 from .gateway.settings import GatewaySettings, written
+from .inspector import Inspector
 from .instance_lock import InstanceLock
 from .lifeline import Lifeline
 from .log import line, log
 from .log_keeper import LogKeeper
 from .lookout import Lookout
+from .pool import memory_pool
 from .process_registry import ProcessRegistry
 from .processes import Processes
 from .service.notify import ServiceNotifier
@@ -87,6 +89,8 @@ class Daemon:
         self._service = ServiceNotifier.take(os.environ, os.getpid())
         self._stopped = asyncio.Event()
         self._turn_is_due = False
+        section = self._config.daemon
+        self._pool = memory_pool(section.memory_share, section.memory_bytes)
         self._open_files = open_files.OpenFiles()
 
     async def run(self, on_ready: Callable[[str], None]) -> None:
@@ -136,6 +140,10 @@ class Daemon:
             {"requests": requests, "control": control},
             workers,
             processes,
+            inspector=Inspector(
+                concurrency=limits.active_requests_per_worker,
+                pool_bytes=self._pool.budget_bytes,
+            ),
             configs=self._configs,
             lookout=self._lookout,
             on_stop=self._stopped.set,
@@ -160,6 +168,7 @@ class Daemon:
                         gateway.start()
                     on_ready(self._ready_sentence())
                     self._service.ready(self._ready_sentence())
+                    self._board.give(ServingBegan())
                     await self._stopped.wait()
                     for watch in watches:
                         watch.cancel()
@@ -190,6 +199,7 @@ class Daemon:
             logs=logs,
             instance=self._instance,
             registry=registry,
+            hang_s=self._config.daemon.worker_hang_s,
         )
         limits = self._config.daemon
         return Companion(GATEWAY_NAME, processes, limits, random.random, address=http.url)
@@ -201,7 +211,13 @@ class Daemon:
             pid=os.getpid(),
             started_at=time.monotonic(),
         )
-        return Core(self._config.daemon, self._config.models, identity, random.random)
+        return Core(
+            self._config.daemon,
+            self._config.models,
+            identity,
+            random.random,
+            pool_bytes=self._pool.budget_bytes,
+        )
 
     def _ready_sentence(self) -> str:
         models = ", ".join(self._config.models) or "none"
@@ -236,9 +252,9 @@ class Daemon:
             self._turn()
             if self._open_files.look():
                 self._board.let_in(new_clients=not self._open_files.are_short)
-            hurried = self._board.is_behind or self._open_files.are_many
             left_s = self._board.next_deadline - time.monotonic()
-            rest_s = FLUSH_S if hurried else max(FLUSH_S, min(TICK_S, left_s))
+            soon_s = FLUSH_S if self._board.is_behind else min(TICK_S, left_s)
+            rest_s = max(FLUSH_S, min(soon_s, self._open_files.look_s))
             due_s = time.monotonic() + rest_s
             await asyncio.sleep(rest_s)
             self._lookout.lag.observe(max(0.0, time.monotonic() - due_s))

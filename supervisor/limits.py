@@ -61,6 +61,21 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Duration, Meta(description="a silent request's client is told of it so often")
     ] = 2
 
+    # room in memory
+    inspect_timeout_s: Annotated[
+        Duration, Meta(description="for reading a model's sizes from its files")
+    ] = 10
+    max_wait_behind_s: Annotated[
+        Duration,
+        Meta(description="a model kept out by others' steady traffic has them drained after it"),
+    ] = 30
+    min_residency_s: Annotated[
+        Duration, Meta(description="nobody makes a model go that was loaded so shortly ago")
+    ] = 5
+    evict_drain_timeout_s: Annotated[
+        Duration, Meta(description="time for the running requests of a model that makes room")
+    ] = 600
+
     # from ready to nothing
     drain_timeout_s: Annotated[
         Duration, Meta(description="time for running requests when a model is retired")

@@ -9,6 +9,9 @@ from typing import final
 
 WANTED = 65_536
 
+CROWD_PER_S = 10_000
+"""Connections that may arrive in a second; libzmq accepts each in a tenth of a millisecond."""
+
 
 def raise_limit() -> None:
     """Raise the soft limit of open files."""
@@ -31,16 +34,17 @@ class OpenFiles:
     def __init__(self) -> None:
         self.are_short = False
         """Whether nobody new may come; changed by :meth:`look`."""
-        self.are_many = False
-        """Whether to look often."""
+        self.look_s = 0.0
+        """How soon to look again: before a crowd could have taken what is left."""
 
     def look(self) -> bool:
         """Count; True when ``are_short`` has changed."""
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        share = 0.0 if limit == resource.RLIM_INFINITY else in_use() / limit
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        limit = WANTED if soft == resource.RLIM_INFINITY else soft
+        share = in_use() / limit
         was_short = self.are_short
         self.are_short = share > (0.4 if was_short else 0.5)
-        self.are_many = share > 0.2
+        self.look_s = limit * max(0.0, 0.5 - share) / CROWD_PER_S
         return self.are_short is not was_short
 
 

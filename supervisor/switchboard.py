@@ -24,6 +24,7 @@ from .config_source import ConfigSource
 from .core.effects import (
     AdoptConfig,
     Effect,
+    InspectModel,
     Note,
     ReadConfig,
     SendMetrics,
@@ -41,6 +42,7 @@ from .core.events import (
     ClientSent,
     ClientVanished,
     Event,
+    ModelInspected,
     Peer,
     ProcessStarted,
     ProcessStartFailed,
@@ -48,8 +50,10 @@ from .core.events import (
     WorkerSent,
     WorkerUnreachable,
 )
+from .core.facts import ModelFacts
 from .core.machine import Core
 from .door import Delivery, Door
+from .inspector import Inspector
 from .log import line, log
 from .lookout import Lookout
 from .processes import Processes
@@ -77,6 +81,7 @@ class Switchboard:
         worker_door: Door,
         processes: Processes,
         *,
+        inspector: Inspector,
         configs: ConfigSource,
         lookout: Lookout,
         on_stop: Callable[[], None],
@@ -90,6 +95,8 @@ class Switchboard:
         self._processes = processes
         self._configs = configs
         processes.on_exit = self.worker_exited
+        self._inspector = inspector
+        inspector.on_facts = self.model_inspected
         self._lookout = lookout
         lookout.send = self._send_to_client
         self._links: dict[bytes, tuple[str, int]] = {}
@@ -169,6 +176,10 @@ class Switchboard:
         self._links.pop(identity, None)
         self._worker_door.forget(identity)
         self.give(WorkerExited(worker=worker, epoch=epoch, status=status, log_tail=log_tail))
+
+    def model_inspected(self, model: str, facts: ModelFacts) -> None:
+        """A model's files were looked at."""
+        self.give(ModelInspected(model=model, facts=facts))
 
     # --- in --------------------------------------------------------------------------------------
 
@@ -260,10 +271,10 @@ class Switchboard:
                 self._send_state(effect)
             case StartWatch():
                 self._lookout.start(effect)
-            case SpawnProcess():
-                self._spawn(effect)
-            case SignalProcess():
-                self._signal(effect)
+            case SpawnProcess() | SignalProcess():
+                self._command(effect)
+            case InspectModel():
+                self._inspector.ask(effect.model, effect.body)
             case ReadConfig() | AdoptConfig():
                 self._configure(effect)
             case Note():
@@ -323,6 +334,12 @@ class Switchboard:
             self._events.append(event)
         else:
             self._events.append(ProcessStarted(worker=worker, epoch=epoch, pid=pid))
+
+    def _command(self, effect: SpawnProcess | SignalProcess) -> None:
+        if isinstance(effect, SpawnProcess):
+            self._spawn(effect)
+        else:
+            self._signal(effect)
 
     def _signal(self, effect: SignalProcess) -> None:
         if not self._processes.signal(effect.worker, effect.epoch, effect.signal):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .answers import Accepted, CacheState, Chunk, Done, Event, Failed, Snapshot, Welcome
 from .base import Body, Header, Report
-from .control import ClearCache, ReadCache, Retire, Shutdown, Spawn, Status
+from .control import ClearCache, Pin, ReadCache, Retire, Shutdown, Spawn, Status
 from .fields import (
     WINDOW_CHUNKS,
     Count,
@@ -126,6 +126,7 @@ __all__ = [
     "ModelChange",
     "ModelStatus",
     "Name",
+    "Pin",
     "Ping",
     "Pong",
     "Progress",

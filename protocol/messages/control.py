@@ -30,6 +30,14 @@ class Retire(Header, tag="retire", frozen=True, kw_only=True):
     now: bool = False
 
 
+class Pin(Header, tag="pin", frozen=True, kw_only=True):
+    """Never evict ``model`` nor unload it for being idle; with ``pinned`` false, do again."""
+
+    id: RequestId
+    model: Name
+    pinned: bool = True
+
+
 class ReadCache(Header, tag="read_cache", frozen=True, kw_only=True):
     """Ask for a loaded model's :class:`CacheState` (client to supervisor to worker)."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .answers import Accepted, CacheState, Chunk, Done, Event, Failed, Snapshot, Welcome
 from .base import Body, Header
-from .control import ClearCache, ReadCache, Retire, Shutdown, Spawn, Status
+from .control import ClearCache, Pin, ReadCache, Retire, Shutdown, Spawn, Status
 from .generation import ChunkBody, DoneBody, GenerateBody
 from .model import CacheBody, LoadBody, LoadedBody
 from .reload import ConfigBody, Reload, ReloadBody, Reloaded
@@ -42,6 +42,7 @@ FromControl = (
     | Status
     | Spawn
     | Retire
+    | Pin
     | ReadCache
     | ClearCache
     | Reload

@@ -48,6 +48,7 @@ class ModelStatus(Report, frozen=True, kw_only=True):
     group: Name | None = None
     reason: Sentence = ""
     retry_in_s: Seconds | None = None
+    pinned: bool = False
     preload: bool = False
 
 
@@ -74,4 +75,6 @@ class SnapshotBody(Report, frozen=True, kw_only=True):
     workers: tuple[WorkerStatus, ...]
     models: tuple[ModelStatus, ...]
     counters: dict[str, Any]
+    pool_bytes: Count = 0
+    reserved_bytes: Count = 0
     services: tuple[ServiceStatus, ...] = ()

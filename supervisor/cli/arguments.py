@@ -64,7 +64,7 @@ def add_json(command: argparse.ArgumentParser, words: str = "print one JSON obje
 
 
 def add_lifecycle(commands: Commands) -> None:
-    """Spawn, retire, shutdown."""
+    """Spawn, retire, pin, unpin, shutdown."""
     spawn = commands.add_parser("spawn", help="load a model now, even after it was given up")
     spawn.add_argument("model", metavar="MODEL")
     words = "move it into this group's worker first (its own name: a worker of its own)"
@@ -72,6 +72,11 @@ def add_lifecycle(commands: Commands) -> None:
     retire = commands.add_parser("retire", help="unload a model when its requests are done")
     retire.add_argument("model", metavar="MODEL")
     retire.add_argument("--now", action="store_true", help="fail its running requests")
+    for name, words in (
+        ("pin", "never evict a model to make room, nor unload it for being idle"),
+        ("unpin", "let a pinned model go again when room is needed"),
+    ):
+        commands.add_parser(name, help=words).add_argument("model", metavar="MODEL")
     shutdown = commands.add_parser("shutdown", help="stop the daemon")
     shutdown.add_argument("--now", action="store_true", help="do not wait for running requests")
     for command in (spawn, retire, shutdown):

@@ -1,4 +1,4 @@
-"""``dflashctl spawn``, ``retire`` and ``shutdown``."""
+"""``dflashctl spawn``, ``retire``, ``pin``, ``unpin`` and ``shutdown``."""
 
 from __future__ import annotations
 
@@ -47,6 +47,22 @@ def retire(options: argparse.Namespace) -> int:
         write_json({"model": options.model, "state": "stopped"})
     else:
         sys.stdout.write(f"{options.model} is unloaded\n")
+    return EXIT_OK
+
+
+def pin(options: argparse.Namespace) -> int:
+    """Keep a model from being evicted."""
+    with connected(options) as client:
+        client.pin(options.model)
+    sys.stdout.write(f"{options.model} is pinned until the daemon stops\n")
+    return EXIT_OK
+
+
+def unpin(options: argparse.Namespace) -> int:
+    """Let a model go again when room is needed."""
+    with connected(options) as client:
+        client.pin(options.model, pinned=False)
+    sys.stdout.write(f"{options.model} is not pinned any more\n")
     return EXIT_OK
 
 

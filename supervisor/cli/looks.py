@@ -74,7 +74,8 @@ def page(snapshot: SnapshotBody) -> Iterator[str | Table]:
     """The state for a person."""
     yield (
         f"dflashd {snapshot.version}, pid {snapshot.pid}, up {duration(snapshot.uptime_s)}, "
-        f"{snapshot.state}\n"
+        f"{snapshot.state}; memory: {amount(snapshot.reserved_bytes, 'bytes')} of "
+        f"{amount(snapshot.pool_bytes, 'bytes')} reserved\n"
     )
     if not snapshot.models:
         yield "no models are configured: `dflashctl init` writes a configuration\n"

@@ -21,6 +21,8 @@ from .exits import NoDaemon, sentence_of, status_of
 _HOMES = {
     "spawn": "lifecycle",
     "retire": "lifecycle",
+    "pin": "lifecycle",
+    "unpin": "lifecycle",
     "shutdown": "lifecycle",
     "reload": "config",
     "config": "config",

@@ -31,7 +31,11 @@ def live(
     """Show frames until q or Ctrl-C, or ``limit`` of them."""
     console = Console(highlight=False, emoji=False)
     try:
-        with ended_by_signals(), keys() as pressed, Live(console=console, screen=True) as screen:
+        with (
+            ended_by_signals(),
+            keys() as pressed,
+            Live(console=console, screen=True, auto_refresh=False) as screen,
+        ):
             for frame in islice(frames(lambda: pressed(delay_s)), limit):
                 screen.update(picture(frame), refresh=True)
     except KeyboardInterrupt:

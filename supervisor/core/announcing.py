@@ -43,6 +43,8 @@ def waits_for(s: State, model: Model) -> str:
 def waits_for_worker(s: State, model: Model) -> str:
     """What a model waits for that has no place in a worker yet, in words."""
     worker = s.worker_of(model)
+    if model.waits:
+        return model.waits
     match worker.state:
         case WorkerState.stopped | WorkerState.spawning | WorkerState.registering:
             return f"the worker of {model.name} is starting"

@@ -8,13 +8,14 @@ from ...protocol.messages import (
     ClearCache,
     Failed,
     Logs,
+    Pin,
     ReadCache,
     Reload,
     Retire,
     Shutdown,
     Spawn,
 )
-from . import load_failure, placement, reading, retiring, shutdown
+from . import keeping, load_failure, placement, reading, retiring, shutdown
 from .effects import StartWatch
 from .events import Peer
 from .intake import unknown_model
@@ -34,7 +35,7 @@ from .state import State
 def command(
     s: State,
     peer: Peer,
-    header: Spawn | Retire | ReadCache | ClearCache | Shutdown,
+    header: Spawn | Retire | Pin | ReadCache | ClearCache | Shutdown,
     now: float,
 ) -> None:
     """Carry out one command."""
@@ -43,6 +44,8 @@ def command(
             spawn(s, peer, header)
         case Retire():
             retire(s, peer, header, now)
+        case Pin():
+            pin(s, peer, header)
         case ReadCache() | ClearCache():
             ask_cache(s, peer, header, now)
         case Shutdown():
@@ -100,6 +103,15 @@ def retire(s: State, peer: Peer, header: Retire, now: float) -> None:
         retiring.retire_now(s, model, now)
     else:
         retiring.retire(s, model, now)
+
+
+def pin(s: State, peer: Peer, header: Pin) -> None:
+    """Pin a model, or let it go again."""
+    model = s.models.get(header.model)
+    if model is None:
+        refuse(s, peer, header.id, ErrorCode.not_found, unknown_model(s, header.model))
+        return
+    keeping.pin(s, peer, header, model)
 
 
 def ask_cache(s: State, peer: Peer, header: ReadCache | ClearCache, now: float) -> None:

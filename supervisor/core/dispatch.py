@@ -78,7 +78,7 @@ def rest(s: State, worker: Worker, now: float) -> None:
     models = list(s.models_of(worker))
     if worker.active:
         worker.state = WorkerState.busy
-    elif s.shutdown_level or not any(map(residency.stays, models)):
+    elif s.shutdown_level or not any(residency.stays(s, model) for model in models):
         stopping.take_down(s, worker, now)
     else:
         served = any(model.state in SERVED for model in models)
@@ -116,6 +116,7 @@ def lease(s: State, worker: Worker, request: Request, now: float) -> None:
     request.phase = Phase.running
     request.worker = worker.name
     request.epoch = worker.epoch
+    request.leased_at = now
     worker.active[request.id] = request
     waited_s = now - request.accepted_at
     model = s.models[request.model]

@@ -6,7 +6,15 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ...protocol.messages import Body, Header, Logs, MetricsBody, SnapshotBody, Subscribe
+from ...protocol.messages import (
+    Body,
+    Header,
+    LoadBody,
+    Logs,
+    MetricsBody,
+    SnapshotBody,
+    Subscribe,
+)
 from ..config import Config
 from .events import Peer
 
@@ -63,6 +71,13 @@ class SpawnProcess(Struct, frozen=True, kw_only=True):
     cpu_share: int = 1
 
 
+class InspectModel(Struct, frozen=True, kw_only=True):
+    """Look at the files that ``body`` names; answered by ModelInspected."""
+
+    model: str
+    body: LoadBody
+
+
 class SignalProcess(Struct, frozen=True, kw_only=True):
     """Signal a worker's process group; a process that is unknown counts as exited."""
 
@@ -106,6 +121,7 @@ Effect = (
     | SendToWorker
     | SpawnProcess
     | SignalProcess
+    | InspectModel
     | ReadConfig
     | AdoptConfig
     | Note

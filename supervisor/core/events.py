@@ -10,6 +10,7 @@ from ...protocol.errors import ErrorCode
 from ...protocol.messages import Header
 from ..config import Config
 from ..reload import Plan
+from .facts import ModelFacts
 
 
 class Peer(NamedTuple):
@@ -89,6 +90,17 @@ class WorkerExited(Struct, frozen=True, kw_only=True):
     log_tail: str = ""
 
 
+class ServingBegan(Struct, frozen=True, kw_only=True):
+    """The sockets are open."""
+
+
+class ModelInspected(Struct, frozen=True, kw_only=True):
+    """A model's files were looked at."""
+
+    model: str
+    facts: ModelFacts
+
+
 class ShutdownAsked(Struct, frozen=True, kw_only=True):
     """A signal asked the daemon to stop; each further one presses harder."""
 
@@ -129,6 +141,8 @@ Event = (
     | ProcessStarted
     | ProcessStartFailed
     | WorkerExited
+    | ServingBegan
+    | ModelInspected
     | ShutdownAsked
     | ReloadAsked
     | ConfigRead

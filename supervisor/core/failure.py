@@ -9,7 +9,7 @@ from ..restarts import pause_s, recent
 from . import ending, vacancy
 from .effects import SignalProcess
 from .events import WorkerExited
-from .records import ALIVE, SENTENCE_CHARACTERS, Cause, Worker, WorkerState
+from .records import ALIVE, SENTENCE_CHARACTERS, Cause, Residency, Worker, WorkerState
 from .state import State
 
 EXIT_CONFIGURATION = 78
@@ -76,6 +76,7 @@ def described(status: int) -> str:
 
 def lose(s: State, worker: Worker, now: float, cause: Cause, reason: str) -> None:
     """Give a worker up whose process is still there: answer its clients, then kill it."""
+    recall(s, worker)
     worker.cause = cause
     worker.reason = reason
     ending.fail_active(s, worker, ErrorCode.worker_lost, f"the worker of this model {reason}")
@@ -102,6 +103,7 @@ def kill_again(s: State, worker: Worker, now: float) -> None:
 
 def ended(s: State, worker: Worker, now: float, reason: str) -> None:
     """A worker is gone that should not be: restart it later, if it is wanted then."""
+    recall(s, worker)
     stopped = any(model.retires for model in s.models_of(worker))
     gone(s, worker, now, f"the worker of this model {reason}")
     s.counters["worker_failures"] += 1
@@ -115,6 +117,13 @@ def ended(s: State, worker: Worker, now: float, reason: str) -> None:
         back_off(s, worker, now)
 
 
+def recall(s: State, worker: Worker) -> None:
+    """Pinned models come back although nobody waits for them."""
+    for model in s.models_of(worker):
+        if model.pinned and model.state in (Residency.loading, Residency.ready):
+            model.summoned = True
+
+
 def gone(s: State, worker: Worker, now: float, message: str) -> None:
     """Clear a worker's row of what belonged to its process."""
     ending.fail_active(s, worker, ErrorCode.worker_lost, message)
@@ -123,7 +132,7 @@ def gone(s: State, worker: Worker, now: float, message: str) -> None:
     worker.pid = None
     worker.connected = False
     worker.ready_at = None
-    worker.memory_bytes = 0
+    worker.memory_bytes = worker.settled_bytes = 0
     for model in s.models_of(worker):
         vacancy.vacate(s, model)
 
@@ -141,4 +150,6 @@ def back_off(s: State, worker: Worker, now: float) -> None:
 def give_up(s: State, worker: Worker, reason: str) -> None:
     """Keep a worker down until an operator spawns it."""
     worker.reason = reason
+    for model in s.models_of(worker):
+        model.summoned = False
     s.enter(worker, WorkerState.fatal, None, cause=worker.cause or "", reason=reason)

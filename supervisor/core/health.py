@@ -10,10 +10,16 @@ from .records import ALIVE, Cause, Phase, Worker
 from .state import State
 
 
-def pong(worker: Worker, header: Pong, now: float) -> None:
+def pong(s: State, worker: Worker, header: Pong, now: float) -> None:
     """The I/O thread lives; whether the engine moves is in ``steps``."""
     worker.pong_at = now
-    worker.memory_bytes = header.memory_bytes or worker.memory_bytes
+    if header.memory_bytes:
+        s.measured = s.measured or header.memory_bytes > worker.memory_bytes
+        if s.callers and header.memory_bytes < worker.memory_bytes:
+            s.touch(worker)
+        worker.memory_bytes = header.memory_bytes
+        if not is_loading(s, worker):
+            worker.settled_bytes = header.memory_bytes
     if header.steps != worker.steps:
         worker.steps = header.steps
         worker.moved_at = now

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import WINDOW_CHUNKS, AddCredit, Cancel, Failed, Generate
-from . import ending
+from . import ending, pace
 from .events import ClientErred, ClientOverflowed, ClientVanished, Peer
 from .records import SENTENCE_CHARACTERS, Phase, Request, Residency, WorkerState
 from .state import State
@@ -95,7 +95,7 @@ def refusal_of_queue(s: State, header: Generate, body_bytes: int) -> Failed | No
             f"{len(model.queue)} requests wait for model {model.name}, {s.queued} in all: "
             "no room for another",
             retryable=True,
-            retry_after_s=1.0,
+            retry_after_s=pace.retry_after_s(s, model),
         )
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import LoadFailed
 from ..restarts import pause_s, recent
-from . import ending, placement, vacancy
+from . import ending, eviction, placement, vacancy
 from .records import Model, Residency, Worker, WorkerState
 from .residency import spoken_of
 from .state import State
@@ -29,7 +29,30 @@ def load_failed(s: State, worker: Worker, header: LoadFailed, now: float) -> Non
     )
     if header.code is ErrorCode.hook_conflict and placement.conflicted(s, model, header.message):
         return
+    if header.code is ErrorCode.out_of_memory and tries_again(s, model, now):
+        return
     refuse(s, model, now, header.code, header.message)
+
+
+def tries_again(s: State, model: Model, now: float) -> bool:
+    """Once, when something can leave: sizes were reckoned too small."""
+    vacancy.vacate(s, model)
+    if model.ran_out or not eviction.all_idle(s, model, now):
+        return False
+    model.ran_out = True
+    s.note("load_tried_again", model=model.name)
+    return True
+
+
+def turn_away(s: State, model: Model, now: float, reason: str) -> None:
+    """A model has no place in memory as things are: all who wait for it hear why."""
+    s.note("memory_refused", model=model.name, reason=reason)
+    s.fail_commands(model.spawns, ErrorCode.out_of_memory, reason)
+    ending.fail_queued(s, model, now, ErrorCode.out_of_memory, reason)
+    model.reason = reason
+    model.summoned = False
+    model.facts = None
+    s.call(model)
 
 
 def refuse(s: State, model: Model, now: float, code: ErrorCode, message: str) -> None:
@@ -40,12 +63,14 @@ def refuse(s: State, model: Model, now: float, code: ErrorCode, message: str) ->
     s.metrics.models[model.name].failures[code] += 1
     model.failures = recent(model.failures, now, s.limits)
     model.reason = message
+    model.ran_out = False
     vacancy.vacate(s, model)
     if model.retires or s.shutdown_level:
         return
     wait_s = None if code in PERMANENT else pause_s(model.failures, s.limits, s.random())
     if wait_s is None:
         s.note("model_given_up", model=model.name, reason=message[-500:])
+        model.summoned = False
         s.place(model, Residency.fatal)
     else:
         s.place(model, Residency.backoff, now + wait_s)

@@ -19,6 +19,7 @@ from ...protocol.messages import (
     LoadFailed,
     Logs,
     Metrics,
+    Pin,
     Pong,
     Progress,
     ReadCache,
@@ -38,9 +39,12 @@ from . import (
     admission,
     commands,
     dispatch,
+    eviction,
     failure,
     health,
+    inspecting,
     intake,
+    keeping,
     load_failure,
     reading,
     relay,
@@ -59,10 +63,12 @@ from .events import (
     ConfigRead,
     ConfigRefused,
     Event,
+    ModelInspected,
     Peer,
     ProcessStarted,
     ProcessStartFailed,
     ReloadAsked,
+    ServingBegan,
     ShutdownAsked,
     TimePassed,
     WorkerExited,
@@ -74,6 +80,9 @@ from .records import WITHOUT_PROCESS, Worker
 from .snapshot import Identity, snapshot
 from .state import State
 
+UNBOUNDED_BYTES = 2**60
+"""A pool that nothing fills."""
+
 
 class Core:
     """One owner of all state; no I/O and no clock of its own."""
@@ -84,14 +93,18 @@ class Core:
         models: Mapping[str, ModelSection],
         identity: Identity,
         random: Callable[[], float],
+        *,
+        pool_bytes: int = UNBOUNDED_BYTES,
     ) -> None:
-        self.state: State = State.of(limits, models, random)
+        self.state: State = State.of(limits, models, random, pool_bytes)
         self.identity: Identity = identity
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take in what happened at ``now`` (seconds, monotonic); answer what to do, in order."""
         s = self.state
         self._route(event, now)
+        if s.measured:
+            eviction.relieve(s, now)
         while s.touched:
             self._settle(now)
             reload.conclude(s)
@@ -122,18 +135,29 @@ class Core:
                 self._client_sent(event, now)
             case TimePassed():
                 timers.passed(s, now)
-            case ClientErred():
-                intake.erred(s, event, now)
-            case ClientVanished():
-                intake.vanished(s, event, now)
-            case ClientOverflowed():
-                intake.overflowed(s, event, now)
+            case ClientErred() | ClientVanished() | ClientOverflowed():
+                self._client_failed(event, now)
+            case ServingBegan():
+                keeping.preload(s)
+            case ModelInspected():
+                inspecting.inspected(s, event)
             case ShutdownAsked():
                 shutdown.shut_down(s, now, min(3, s.shutdown_level + 1))
             case ReloadAsked() | ConfigRead() | ConfigRefused():
                 self._config_event(event, now)
             case ProcessStarted() | ProcessStartFailed() | WorkerExited() | WorkerUnreachable():
                 self._process_event(event, now)
+
+    def _client_failed(
+        self, event: ClientErred | ClientVanished | ClientOverflowed, now: float
+    ) -> None:
+        match event:
+            case ClientErred():
+                intake.erred(self.state, event, now)
+            case ClientVanished():
+                intake.vanished(self.state, event, now)
+            case ClientOverflowed():
+                intake.overflowed(self.state, event, now)
 
     def _config_event(self, event: ReloadAsked | ConfigRead | ConfigRefused, now: float) -> None:
         match event:
@@ -176,7 +200,7 @@ class Core:
             case Done() | Failed() | CacheState():
                 relay.ended(s, worker, header, event, now)
             case Pong():
-                health.pong(worker, header, now)
+                health.pong(s, worker, header, now)
             case Register():
                 starting.registered(s, worker, now)
             case Progress():
@@ -205,7 +229,7 @@ class Core:
                 s.tell(peer, self._welcome())
             case Status() | Metrics() | Subscribe() | Logs():
                 self._look(peer, header, now)
-            case Spawn() | Retire() | ReadCache() | ClearCache() | Shutdown():
+            case Spawn() | Retire() | Pin() | ReadCache() | ClearCache() | Shutdown():
                 commands.command(s, peer, header, now)
             case Reload():
                 commands.reload(s, peer, header, event.body, now)

@@ -75,14 +75,6 @@ class ModelMetrics:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Pool:
-    """Memory of all models: what they may have, what admission counts, what workers report."""
-
-    budget_bytes: int = 0
-    reserved_bytes: int = 0
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
 class Metrics:
     """Everything measured that is not a table's own length."""
 
@@ -93,4 +85,3 @@ class Metrics:
     """Requests that were never accepted, by model ("": not configured) and code."""
     restarts: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """By worker and cause."""
-    pool: Pool = field(default_factory=Pool)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from ...protocol.messages import MetricFamily, MetricSample, MetricsBody
+from . import accounts
 from .metrics import BOUNDS_S, Histogram, ModelMetrics
 from .records import Phase, Residency, WorkerState
 from .snapshot import Identity, model_status
@@ -22,7 +23,7 @@ def metrics_page(s: State, identity: Identity, now: float) -> MetricsBody:
         families=(
             gauge("dflashd_uptime_seconds", "Since the daemon started.", now - identity.started_at),
             *gauges(s, now),
-            *pool(s),
+            *pool(s, now),
             *counters(s, models),
             *histograms(models),
         )
@@ -48,12 +49,12 @@ def gauges(s: State, now: float) -> Iterable[MetricFamily]:
     yield gauge("dflashd_requests_without_credit", "Requests whose client does not read.", stuck)
 
 
-def pool(s: State) -> Iterable[MetricFamily]:
+def pool(s: State, now: float) -> Iterable[MetricFamily]:
     """The memory all models share."""
-    pool = s.metrics.pool
+    reserved = accounts.holdings(s, now).reserved_bytes()
     measured = sum(worker.memory_bytes for worker in s.workers.values())
-    yield gauge("dflashd_pool_budget_bytes", "Memory that models may have.", pool.budget_bytes)
-    yield gauge("dflashd_pool_reserved_bytes", "What admission counts.", pool.reserved_bytes)
+    yield gauge("dflashd_pool_budget_bytes", "Memory that models may have.", s.pool_bytes)
+    yield gauge("dflashd_pool_reserved_bytes", "What admission counts.", reserved)
     yield gauge("dflashd_pool_measured_bytes", "What all workers report.", measured)
 
 

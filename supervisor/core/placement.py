@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import vacancy
-from .records import OUTSIDE, WITHOUT_PROCESS, Model, Worker
+from .records import OUTSIDE, SERVED, WITHOUT_PROCESS, Model, Residency, Worker
 from .state import State
 
 
@@ -42,6 +42,24 @@ def conflicted(s: State, model: Model, text: str) -> bool:
     move(s, model, model.name)
     s.note("placement_changed", model=model.name, left=slot.name, worker=model.name, reason=text)
     return True
+
+
+def predicted(s: State, model: Model) -> str:
+    """The conflict that loading a model into its slot will meet, as far as files tell; or empty.
+
+    Engines of one family of models hook the same classes: two different ones cannot both.
+    """
+    family = model.facts.model_type if model.facts else ""
+    backend = model.settings.backend
+    for other in s.models_of(s.worker_of(model)):
+        here = other is not model and other.state in SERVED | {Residency.loading}
+        theirs = other.facts.model_type if here and other.facts else ""
+        if family and theirs == family and other.settings.backend != backend:
+            return (
+                f"{other.name} has {family} hooked by backend {other.settings.backend}, "
+                f"{model.name} wants it hooked by {backend}"
+            )
+    return ""
 
 
 def is_elsewhere(model: Model, slot: str) -> bool:

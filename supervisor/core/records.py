@@ -8,6 +8,7 @@ from enum import Enum, StrEnum
 from ...protocol.messages import LoadedBody
 from ..model_section import ModelSection
 from .events import Peer
+from .facts import ModelFacts
 
 SENTENCE_CHARACTERS = 2000
 """Longest sentence we write into a header: four bytes each leave room in the header's limit."""
@@ -117,6 +118,7 @@ class Request:
     epoch: int = 0
     next_seq: int = 0
     due_at: float | None = None
+    leased_at: float = 0.0
     told: str = ""
     told_at: float = 0.0
     chunk_at: float = 0.0
@@ -157,9 +159,12 @@ class Reading:
 class Model:
     """One configured model: where it is, who waits for it, and what is known of it.
 
-    ``worker`` names its slot. ``removed``: no request may come any more. ``going`` says why it has
-    to leave. ``leaving`` is the serial of the last request that is still served
-    before the model goes; None: it stays. ``ordered``: its worker was told to load it.
+    ``worker`` names its slot; ``apart`` says why that is not its group's. ``facts`` are of its
+    present or next load, ``guess_bytes`` what was reserved where they tell nothing. ``summoned``:
+    it is to be loaded though nobody waits; ``waits`` says what keeps it out, ``makes_room``: others
+    go for it. ``ordered``: its worker was told to load it. ``going`` says why it has to leave,
+    ``leaving`` is the serial of the last request that is still served before it goes; None: it
+    stays. ``removed``: no request may come any more.
     """
 
     name: str
@@ -173,6 +178,14 @@ class Model:
     spawns: list[Command] = field(default_factory=list[Command])
     retires: list[Command] = field(default_factory=list[Command])
     leaving: int | None = None
+    pinned: bool = False
+    summoned: bool = False
+    called_at: float | None = None
+    waits: str = ""
+    makes_room: bool = False
+    ran_out: bool = False
+    facts: ModelFacts | None = None
+    guess_bytes: int | None = None
     going: str = ""
     removed: bool = False
     ordered: bool = False
@@ -187,14 +200,16 @@ class Model:
     stage_done: int = 0
     stage_total: int = 0
     stage_told_at: float = float("-inf")
+    service_s: float | None = None
+    load_s: float | None = None
     completed: int = 0
     loads: int = 0
     unloads: int = 0
 
     @property
     def wanted(self) -> bool:
-        """Whether anyone waits for it."""
-        return bool(self.queue or self.spawns)
+        """Whether anyone waits for it, or it is to be there in any case."""
+        return bool(self.queue or self.spawns or self.summoned)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -225,3 +240,4 @@ class Worker:
     steps: int = 0
     moved_at: float = 0.0
     memory_bytes: int = 0
+    settled_bytes: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import CacheState, Chunk, Done, Failed
-from . import ending
+from . import ending, pace
 from .effects import SendToClient
 from .events import WorkerSent
 from .records import Phase, Request, Worker
@@ -105,7 +105,9 @@ def end(s: State, request: Request, header: Done | Failed, body: bytes, now: flo
     """Answer with the worker's own last word."""
     ending.answer(s, request, header, body)
     ending.release(s, request)
-    s.models[request.model].idle_since = now
+    model = s.models[request.model]
+    model.idle_since = now
+    pace.served(model, request, now)
 
 
 def leased(s: State, worker: Worker, id: bytes, epoch: int | None) -> Request | None:

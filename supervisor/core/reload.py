@@ -6,7 +6,7 @@ from ...protocol.errors import ErrorCode
 from ...protocol.messages import ModelChange, ReloadBody
 from ..model_section import ModelSection
 from ..reload import ModelPlan
-from . import ending, load_failure, placement, residency, retiring, vacancy
+from . import ending, keeping, load_failure, placement, residency, retiring, vacancy
 from .effects import AdoptConfig
 from .events import ConfigRead
 from .intake import removed_sentence
@@ -81,6 +81,8 @@ def apply(s: State, event: ConfigRead, now: float) -> None:
         elif plan.fate in ("replaced", "added"):  # added: it was removed and has not left yet
             replace(s, model, section, now)
         else:
+            if section != model.settings:
+                model.pinned = section.pinned
             model.settings = section
     order = {name: s.models[name] for name in event.config.models}
     s.models = order | s.models
@@ -110,6 +112,7 @@ def add(s: State, name: str, section: ModelSection) -> None:
     model = Model(name=name, settings=section, worker=slot)
     s.models[name] = model
     load_failure.forgive(s, model)  # of its group's worker: it may have been another model's fault
+    keeping.adopt(s, model)
 
 
 def replace(s: State, model: Model, section: ModelSection, now: float) -> None:
@@ -119,6 +122,7 @@ def replace(s: State, model: Model, section: ModelSection, now: float) -> None:
     model.apart = ""
     load_failure.forgive(s, model)
     s.changing[model.name] = None
+    keeping.adopt(s, model)
     stays_put = model.worker == (section.group or model.name)
     if model.state is Residency.loading and not model.ordered and stays_put:
         return  # its load has yet to be ordered, and will be with the new settings
@@ -128,6 +132,7 @@ def replace(s: State, model: Model, section: ModelSection, now: float) -> None:
 def remove(s: State, model: Model, now: float) -> None:
     """A model that is not wanted any more: what runs finishes, what waits is refused."""
     model.removed = True
+    model.summoned = False
     sentence = removed_sentence(model.name)
     s.fail_commands(model.spawns, ErrorCode.not_found, sentence)
     ending.fail_queued(s, model, now, ErrorCode.not_found, sentence)

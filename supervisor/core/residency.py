@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import structs
 
 from ...protocol.errors import ErrorCode
-from ...protocol.messages import Event, Load, Loaded, LoadedBody, Progress, Unload, Unloaded
-from . import ending, failure, stopping, vacancy
+from ...protocol.messages import (
+    Event,
+    Load,
+    LoadBody,
+    Loaded,
+    LoadedBody,
+    Progress,
+    Unload,
+    Unloaded,
+)
+from . import ending, failure, pace, stopping, vacancy
 from .records import OUTSIDE, Cause, Model, Residency, Worker
 from .state import State
 
@@ -30,8 +40,16 @@ def order_next(s: State, worker: Worker, now: float) -> None:
     model = min(loading, key=lambda model: model.began_at)
     model.ordered = True
     model.deadline = now + s.limits.load_stall_s
-    s.order(worker, Load(epoch=worker.epoch, model=model.name), model.settings.load_body)
+    s.order(worker, Load(epoch=worker.epoch, model=model.name), load_body(model))
     s.note("load_began", worker=worker.name, epoch=worker.epoch, model=model.name)
+
+
+def load_body(model: Model) -> LoadBody:
+    """What is sent to the worker: with the dtype that memory was reckoned in."""
+    body = model.settings.load_body
+    if model.facts is None or model.facts.unknown or body.dtype != "auto":
+        return body
+    return structs.replace(body, dtype=model.facts.dtype)
 
 
 def progressed(s: State, worker: Worker, header: Progress, now: float) -> None:
@@ -86,6 +104,8 @@ def loaded(s: State, worker: Worker, header: Loaded, body: bytes, now: float) ->
     model.loads += 1
     s.metrics.models[model.name].cold_start.observe(now - model.began_at)
     model.failures.clear()
+    model.summoned = model.ran_out = False
+    pace.loaded(model, now)
     model.ordered = False
     vacancy.clear_stage(model)
     model.ready_at = model.idle_since = worker.moved_at = now
@@ -112,7 +132,7 @@ def leave(s: State, model: Model, now: float) -> None:
     if model.drain_began_at is not None:
         s.metrics.models[model.name].drain.observe(now - model.drain_began_at)
         model.drain_began_at = None
-    if not any(other is not model and stays(other) for other in s.models_of(worker)):
+    if not any(other is not model and stays(s, other) for other in s.models_of(worker)):
         stopping.take_down(s, worker, now)
     elif model.state is Residency.loading and not model.ordered:
         vacancy.vacate(s, model)
@@ -124,9 +144,14 @@ def leave(s: State, model: Model, now: float) -> None:
         s.place(model, Residency.unloading, now + limit_s)
 
 
-def stays(model: Model) -> bool:
-    """Whether a model needs its worker to live on."""
-    return model.state not in OUTSIDE or (model.state is Residency.absent and model.wanted)
+def stays(s: State, model: Model) -> bool:
+    """Whether a model needs its worker to live on: it is in it, or will be next.
+
+    Only for the one that is next in line: else an empty worker would hold the room that the next
+    in line waits for.
+    """
+    is_next = next(iter(s.callers), None) == model.name
+    return model.state not in OUTSIDE or (is_next and model.wanted)
 
 
 def unloaded(s: State, worker: Worker, header: Unloaded) -> None:

@@ -13,6 +13,7 @@ STOPPING = "the daemon is stopping"
 
 def retire(s: State, model: Model, now: float) -> None:
     """Let a model finish what was accepted before now, then unload it."""
+    model.summoned = False
     if model.state is Residency.loading and model.queue:
         # They were promised their end: settling drains the model as soon as it can serve them.
         model.leaving = s.last_serial
@@ -28,7 +29,7 @@ def retire_now(s: State, model: Model, now: float) -> None:
     s.fail_commands(model.spawns, ErrorCode.cancelled, RETIRED, retryable=True)
     ending.fail_queued(s, model, now, ErrorCode.cancelled, RETIRED, retryable=True)
     ending.fail_active(s, worker, ErrorCode.cancelled, RETIRED, model=model.name)
-    s.callers.pop(model.name, None)
+    model.summoned = False
     s.touch(worker)
     if model.state is Residency.backoff:
         s.place(model, Residency.absent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ...protocol.messages import ModelStatus, SnapshotBody, WorkerStatus
+from . import accounts
 from .records import SENTENCE_CHARACTERS, Model, Phase, Residency, Worker, WorkerState
 from .state import State
 
@@ -29,6 +30,8 @@ def snapshot(s: State, identity: Identity, now: float) -> SnapshotBody:
         workers=tuple(worker_status(s, w, now) for w in s.workers.values()),
         models=tuple(model_status(s, m, now) for m in s.models.values()),
         counters=dict(s.counters),
+        pool_bytes=s.pool_bytes,
+        reserved_bytes=accounts.holdings(s, now).reserved_bytes(),
     )
 
 
@@ -73,7 +76,8 @@ def model_status(s: State, model: Model, now: float) -> ModelStatus:
         stage_total=model.stage_total,
         loaded=model.loaded,
         group=model.settings.group,
-        reason=(model.reason or model.apart)[:SENTENCE_CHARACTERS],
+        pinned=model.pinned,
+        reason=(model.waits or model.reason or model.apart)[:SENTENCE_CHARACTERS],
         retry_in_s=None if retry_at is None else max(0.0, retry_at - now),
         preload=model.settings.preload,
     )
@@ -81,6 +85,8 @@ def model_status(s: State, model: Model, now: float) -> ModelStatus:
 
 def word(model: Model, worker: Worker, active: int) -> str:
     """A model's own state in a word; that of a failed worker is its models' too."""
+    if model.state is Residency.absent and model.waits:
+        return "waiting"
     if model.state is Residency.absent:
         failed = worker.state in (WorkerState.lost, WorkerState.backoff, WorkerState.fatal)
         return worker.state if failed else "stopped"

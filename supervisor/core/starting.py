@@ -19,7 +19,7 @@ def spawn(s: State, worker: Worker, now: float) -> None:
     worker.connected = False
     worker.ready_at = None
     worker.spawned_at = now
-    worker.memory_bytes = 0
+    worker.memory_bytes = worker.settled_bytes = 0
     worker.reason = ""
     again: dict[str, str] = {}
     if worker.failures and worker.cause is not None:

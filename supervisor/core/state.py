@@ -43,12 +43,14 @@ class State:
     """Everything the supervisor knows. One owner: :class:`~.machine.Core`.
 
     ``touched`` are workers to be settled at the end of this event, ``callers`` the absent models
-    that may be wanted, oldest call first. ``changing`` are models that move or go as soon as they
-    are in no process. Of ``readings`` the first has begun.
+    that may be wanted, oldest call first. ``measured``: a worker was seen to have grown.
+    ``changing`` are models that move or go as soon as they are in no process. Of ``readings`` the
+    first has begun.
     """
 
     limits: Limits
     random: Callable[[], float]
+    pool_bytes: int
     models: dict[str, Model]
     workers: dict[str, Worker]
     requests: dict[bytes, Request] = field(default_factory=dict[bytes, Request])
@@ -64,6 +66,7 @@ class State:
     shutdown_level: int = 0
     shutdown_told: str = ""
     stopped_serving: bool = False
+    measured: bool = False
     last_epoch: int = 0
     last_serial: int = 0
     queued: int = 0
@@ -72,11 +75,20 @@ class State:
 
     @classmethod
     def of(
-        cls, limits: Limits, models: Mapping[str, ModelSection], random: Callable[[], float]
+        cls,
+        limits: Limits,
+        models: Mapping[str, ModelSection],
+        random: Callable[[], float],
+        pool_bytes: int,
     ) -> State:
         """Tables with a slot for each group and each model without one, all stopped."""
         rows = {
-            name: Model(name=name, settings=section, worker=section.group or name)
+            name: Model(
+                name=name,
+                settings=section,
+                worker=section.group or name,
+                pinned=section.pinned,
+            )
             for name, section in models.items()
         }
         slots: dict[str, list[str]] = {}
@@ -85,6 +97,7 @@ class State:
         return cls(
             limits=limits,
             random=random,
+            pool_bytes=pool_bytes,
             models=rows,
             workers={name: Worker(name=name, models=tuple(held)) for name, held in slots.items()},
         )

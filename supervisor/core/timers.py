@@ -6,7 +6,19 @@ from math import inf
 
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import Accepted
-from . import announcing, commands, ending, failure, health, reading, retiring, stopping
+from . import (
+    admission,
+    announcing,
+    commands,
+    ending,
+    eviction,
+    failure,
+    health,
+    inspecting,
+    reading,
+    retiring,
+    stopping,
+)
 from .records import Cause, Model, Phase, Request, Residency, Worker, WorkerState
 from .state import State
 
@@ -34,6 +46,9 @@ def passed(s: State, now: float) -> None:
     for model in s.models.values():
         if model.deadline is not None and model.deadline <= now:
             model_expired(s, model, now)
+        elif eviction.idle_until(s, model) <= now:
+            eviction.evict(s, model, "idle", "", now)
+    admission.consider(s, now)
     reading.expired(s, now)
 
 
@@ -90,7 +105,9 @@ def model_expired(s: State, model: Model, now: float) -> None:
             retiring.drain_expired(s, model, now)
         case Residency.backoff:
             s.place(model, Residency.absent)
-        case Residency.absent | Residency.ready | Residency.fatal:
+        case Residency.absent:
+            inspecting.timed_out(s, model)
+        case Residency.ready | Residency.fatal:
             model.deadline = None
 
 
@@ -142,7 +159,11 @@ def keep_alive(s: State, request: Request, now: float) -> None:
 def next_deadline(s: State) -> float:
     """The earliest moment at which time alone changes anything."""
     moments = [reading.due_at(s)]
-    moments += (m.deadline for m in s.models.values() if m.deadline is not None)
+    moments.append(admission.next_look(s, s.ticked_at or 0.0))
+    for model in s.models.values():
+        moments.append(eviction.idle_until(s, model))
+        if model.deadline is not None:
+            moments.append(model.deadline)
     for worker in s.workers.values():
         moments += (
             inf if worker.deadline is None else worker.deadline,

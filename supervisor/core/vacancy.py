@@ -15,6 +15,8 @@ def vacate(s: State, model: Model) -> None:
     model.shared_bytes = 0
     model.ordered = False
     model.leaving = None
+    model.facts = None
+    model.guess_bytes = None
     model.going = ""
     clear_stage(model)
     if model.state not in OUTSIDE:

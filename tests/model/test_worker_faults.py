@@ -34,8 +34,14 @@ signal.signal(signal.SIGUSR2, hang)
 
 
 @pytest.fixture
-def client(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Client]:
-    """A client of a daemon with two tiny models, whose workers can be made to hang."""
+def limits() -> str:
+    """How soon a hang is noticed, and by whom."""
+    return "pong_timeout_s = 8"
+
+
+@pytest.fixture
+def client(short_dir: Path, monkeypatch: pytest.MonkeyPatch, limits: str) -> Generator[Client]:
+    """A client of a daemon with a tiny model, whose worker can be made to hang."""
     folder = short_dir / "site"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(MISBEHAVIOUR)
@@ -49,14 +55,11 @@ def client(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Client
 runtime_dir = "{run}"
 state_dir = "{short_dir / "state"}"
 ping_interval_s = 0.5
-pong_timeout_s = 8
+{limits}
 backoff_first_s = 0.1
-worker_hang_s = 4
 [models.victim]
 {keys}
 draft = "{draft}"
-[models.other]
-{keys}
 """)
     with (
         Daemon(config, runtime_dir=run, log=short_dir / "daemon.log") as daemon,
@@ -69,18 +72,23 @@ def worker(client: Client, name: str) -> WorkerStatus:
     return next(worker for worker in client.status().workers if worker.name == name)
 
 
-@pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP", "SIGABRT", "SIGUSR1", "SIGUSR2"])
-@pytest.mark.parametrize("stage", ["prefill", "decode"])
+@pytest.mark.parametrize(
+    ("stage", "number"),
+    [
+        ("prefill", "SIGKILL"),
+        ("prefill", "SIGUSR1"),
+        ("decode", "SIGSTOP"),
+        ("decode", "SIGABRT"),
+        ("decode", "SIGUSR2"),
+    ],
+)
 def test_fault_in_the_middle_of_work(client: Client, number: str, stage: str) -> None:
     """Its request fails once as worker_lost, the process is gone, the next request is served."""
     client.spawn("victim")
     before = worker(client, "victim")
     if stage == "prefill":
         generation = client.generate("victim", tokens=(7, 8, 9) * (LONG // 3), max_tokens=4)
-        wait_for(
-            "it computes",
-            lambda: next(m.active for m in client.status().models if m.name == "victim"),
-        )
+        wait_for("it computes", lambda: worker(client, "victim").active)
     else:
         generation = client.generate("victim", "the quick", max_tokens=LONG, ignore_eos=True)
         chunks = iter(generation)
@@ -94,5 +102,18 @@ def test_fault_in_the_middle_of_work(client: Client, number: str, stage: str) ->
     wait_for("the process is gone", lambda: not is_alive(before.pid or 0))
     assert client.generate("victim", "the quick", max_tokens=4).wait().stats.engine == "dflash"
     assert worker(client, "victim").restarts == 1
-    assert client.generate("other", "the quick", max_tokens=4).wait().tokens
-    assert worker(client, "other").restarts == 0
+
+
+@pytest.mark.parametrize("limits", ["pong_timeout_s = 300\nworker_hang_s = 25"])
+def test_hang_with_the_interpreter_held_ends_itself(client: Client, short_dir: Path) -> None:
+    """Should nobody else notice: a hang in C code ends the process, with its stack in the log."""
+    client.spawn("victim")
+    generation = client.generate("victim", "the quick", max_tokens=LONG, ignore_eos=True)
+    chunks = iter(generation)
+    next(chunks)
+    os.kill(worker(client, "victim").pid or 0, signal.SIGUSR1)
+    with pytest.raises(DflashError) as caught:
+        generation.wait()
+    assert caught.value.code is ErrorCode.worker_lost
+    assert " in hold\n" in (short_dir / "state" / "logs" / "victim.log").read_text()
+    assert client.generate("victim", "the quick", max_tokens=4).wait().tokens

@@ -47,6 +47,11 @@ class DaemonProcess:
         self.config = self.home / "config.toml"
         self.limits = limits
         self.sections = sections or {}
+        self.targets = {
+            name: checkpoint(self.home / "models" / name, int(flags["memory_bytes"]))
+            for name, flags in models.items()
+            if flags.get("memory_bytes", 0) >= 2**20
+        }
         self.environment = {
             **os.environ,
             "DFLASHD_FAKE": json.dumps(models),
@@ -62,7 +67,8 @@ class DaemonProcess:
         dirs = f'runtime_dir = "{self.runtime_dir}"\nstate_dir = "{self.state_dir}"\n'
         lines = {name: self.sections.get(name, "") for name in models}
         sections = "".join(
-            f'[models."{name}"]\n{line}\n' + ("" if "target" in line else 'target = "fake"\n')
+            f'[models."{name}"]\n{line}\n'
+            + ("" if "target" in line else f'target = "{self.targets.get(name, "fake")}"\n')
             for name, line in lines.items()
         )
         self.config.write_text(f"[daemon]\n{dirs}{limits}{sections}")
@@ -119,6 +125,19 @@ class DaemonProcess:
         log = self.log.read_text()
         shutil.rmtree(self.home, ignore_errors=True)
         return log
+
+
+def checkpoint(folder: Path, size_bytes: int) -> Path:
+    """A model's files as far as sizes are read from them: the header of one large tensor."""
+    folder.mkdir(parents=True)
+    config = {"model_type": "llama", "num_hidden_layers": 1, "max_position_embeddings": 64}
+    heads = {"num_attention_heads": 1, "head_dim": 8, "hidden_size": 8}
+    (folder / "config.json").write_text(json.dumps(config | heads))
+    # Many tensors: the largest one counts twice while it is cast.
+    tensor = {"dtype": "F32", "shape": [size_bytes // 400], "data_offsets": [0, size_bytes // 100]}
+    header = json.dumps({f"weight{n}": tensor for n in range(100)}).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    return folder
 
 
 def is_alive(pid: int) -> bool:

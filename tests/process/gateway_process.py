@@ -32,7 +32,7 @@ class GatewayDaemon(DaemonProcess):
     ) -> None:
         self.port = port
         self.http = http
-        super().__init__(models, **limits)
+        super().__init__(models, None, **limits)
 
     def write_config(self, models: list[str]) -> None:
         """Write the file the daemon reads."""

@@ -208,7 +208,7 @@ def test_serve_refuses_a_bad_configuration(tmp_path: Path) -> None:
         check=False,
     )
     assert result.returncode == 78
-    assert "unknown key drat in [models.a]; did you mean draft?" in result.stderr
+    assert "line 3: [models.a] drat is not a known key; did you mean draft?" in result.stderr
 
 
 def test_supervisor_and_cli_import_no_model_code() -> None:

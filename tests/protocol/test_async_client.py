@@ -167,7 +167,7 @@ def test_arguments_arrive_as_meant(daemon: ScriptedDaemon) -> None:
         (None, {"tokens": [-1]}, "tokens"),
         (None, {"tokens": [object()]}, "cannot be sent"),
         (None, {"messages": [{"role": "user"}]}, "content"),
-        (None, {"messages": [{"role": "user", "content": "x", "voice": "y"}]}, "voice"),
+        (None, {"messages": [{"role": "user", "content": "x", "nickname": "y"}]}, "nickname"),
         (None, {"messages": [7]}, "object"),
         (None, {"messages": []}, "messages"),
     ],

@@ -17,6 +17,7 @@ from dflashd.protocol.messages import (
     Failed,
     Generate,
     Header,
+    Pin,
     ReadCache,
     Reload,
     Reloaded,
@@ -178,6 +179,11 @@ class Clients:
         """Command an unload."""
         model, now = self._chance.choice(MODELS), self._chance.random() < 0.4
         self._send(self.owner, Retire(id=self._ask(self.owner, "retire"), model=model, now=now))
+
+    def pin(self) -> None:
+        """Pin a model, or let it go again."""
+        model, pinned = self._chance.choice(MODELS), self._chance.random() < 0.3
+        self._send(self.owner, Pin(id=self._ask(self.owner, "pin"), model=model, pinned=pinned))
 
     def ask_cache(self) -> None:
         """Ask for the state of a cache, or command to empty it."""

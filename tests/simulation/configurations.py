@@ -40,6 +40,13 @@ class Configurations:
         broken = self._chance.random() < 0.1
         self._readings.append((effect.n, None if broken else self._file))
 
+    def obey(self, effect: ReadConfig | AdoptConfig) -> None:
+        """The daemon wants to read its configuration, or has changed to it."""
+        if isinstance(effect, ReadConfig):
+            self.begin(effect)
+        else:
+            self.adopt(effect)
+
     def adopt(self, effect: AdoptConfig) -> None:
         """What it changed to must be what it read last."""
         self.current = in_effect(self.current, effect.config)
@@ -81,8 +88,8 @@ class Configurations:
                 group = self._chance.choice((None, "g", "h"))
                 models[name] = structs.replace(models[name], group=group)
             case "own" if name in models:
-                pinned = self._chance.random() < 0.5
-                models[name] = structs.replace(models[name], pinned=pinned)
+                pinned, preload = self._chance.random() < 0.3, self._chance.random() < 0.3
+                models[name] = structs.replace(models[name], pinned=pinned, preload=preload)
             case _:
                 pass
         self._file = structs.replace(self._file, models=models)

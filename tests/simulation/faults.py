@@ -13,7 +13,7 @@ from dflashd.supervisor.core.events import (
 )
 from dflashd.supervisor.core.records import ALIVE, WorkerState
 
-from .setting import LOADED, MODELS
+from .setting import MODELS, loaded
 
 if TYPE_CHECKING:
     from .world import World
@@ -69,7 +69,7 @@ class Faults:
                 Register(worker=worker, epoch=old, pid=1, secret=b"x" * 16),
             )
         )
-        world.give(WorkerSent(worker=worker, epoch=old, header=header, body=LOADED))
+        world.give(WorkerSent(worker=worker, epoch=old, header=header, body=loaded("a")))
         world.give(WorkerExited(worker=worker, epoch=old, status=0))
 
     def sleep(self) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dflashd.supervisor.core.events import Event, TimePassed
+from dflashd.protocol.messages import Loaded, Pong
+from dflashd.supervisor.core import accounts
+from dflashd.supervisor.core.events import Event, TimePassed, WorkerSent
 from dflashd.supervisor.core.records import (
     ALIVE,
     OUTSIDE,
@@ -17,7 +19,7 @@ from dflashd.supervisor.core.records import (
     WorkerState,
 )
 
-from .setting import LIMITS
+from .setting import LIMITS, POOL_BYTES
 
 if TYPE_CHECKING:
     from .world import World
@@ -47,6 +49,7 @@ class Invariants:
     def __init__(self, world: World) -> None:
         self._world = world
         self._since: dict[Key, float] = {}
+        self._reserved_bytes = 0
 
     def check(self, event: Event) -> None:
         """All of them, after ``event``."""
@@ -55,6 +58,7 @@ class Invariants:
             self._check_worker(worker)
         for model in self._world.state.models.values():
             self._check_model(model)
+        self._check_memory(event)
         self._check_clocks(moved=isinstance(event, TimePassed))
 
     def forgive(self, gap_s: float) -> None:
@@ -114,13 +118,23 @@ class Invariants:
             assert model.state in OUTSIDE, f"{model.state} in a worker that is {worker.state}"
         if worker.state in (WorkerState.stopped, WorkerState.fatal):
             waits = model.queue and model.state is not Residency.backoff
-            assert not waits, f"somebody waits for a worker that is {worker.state}"
+            called = model.name in s.callers and worker.state is WorkerState.stopped
+            assert called or not waits, f"somebody waits for a worker that is {worker.state}"
             assert not model.retires
         if model.state is Residency.fatal:
             assert not model.wanted, "somebody waits for a model that was given up"
         ordered = model.state is Residency.loading and model.ordered
         if ordered or model.state in (Residency.draining, Residency.backoff):
             assert model.deadline is not None, f"{model.state} without a deadline"
+
+    def _check_memory(self, event: Event) -> None:
+        """Only what is measured may exceed what was reckoned with."""
+        before_bytes = self._reserved_bytes
+        s, now = self._world.state, self._world.now
+        self._reserved_bytes = accounts.holdings(s, now).reserved_bytes()
+        measured = isinstance(event, WorkerSent) and isinstance(event.header, Pong | Loaded)
+        most_bytes = max(POOL_BYTES, before_bytes)
+        assert measured or self._reserved_bytes <= most_bytes, "more memory than there is"
 
     def _check_clocks(self, *, moved: bool) -> None:
         now, s = self._world.now, self._world.state

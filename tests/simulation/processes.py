@@ -39,7 +39,7 @@ from dflashd.supervisor.core.events import (
 )
 from dflashd.supervisor.core.records import SERVED, Residency
 
-from .setting import CACHE, LOADED
+from .setting import CACHE, MIB, loaded, size_bytes
 
 if TYPE_CHECKING:
     from .world import World
@@ -146,7 +146,7 @@ class Processes:
         assert header.model not in process.unloads, "work for a model told to leave"
         assert not process.leaving, "work for a worker told to stop"
         assert model.state in SERVED, f"work for a model that is {model.state}"
-        if model.state is Residency.draining:
+        if header.model in self._world.drained:
             request = self._world.state.requests[header.id]
             assert request.serial <= (model.leaving or 0), "new work for a retired model"
         process.jobs[header.id] = Job(header.model, header.credit)
@@ -211,7 +211,7 @@ class Processes:
         process.loads.pop()
         if chance < 0.95:
             process.held.add(name)
-            self._say(process, Loaded(epoch=epoch, model=name), LOADED)
+            self._say(process, Loaded(epoch=epoch, model=name), loaded(name))
             return
         codes = [ErrorCode.load_failed, ErrorCode.unsupported, ErrorCode.out_of_memory]
         if process.worker != name:
@@ -234,11 +234,21 @@ class Processes:
     def _pong(self, process: Process) -> None:
         n = process.pings.popleft()
         process.steps += bool(process.jobs)
-        active = len(process.jobs)
         self._say(
             process,
-            Pong(epoch=process.epoch, n=n, steps=process.steps, active=active, memory_bytes=5),
+            Pong(
+                epoch=process.epoch,
+                n=n,
+                steps=process.steps,
+                active=len(process.jobs),
+                memory_bytes=self._memory_bytes(process),
+            ),
         )
+
+    def _memory_bytes(self, process: Process) -> int:
+        """What a process holds, at times more than was reckoned with."""
+        grown = self._chance.choice((0, 0, 0, 100 * MIB))
+        return 100 * MIB + grown + sum(map(size_bytes, process.held))
 
     def _answer_question(self, process: Process) -> None:
         id, epoch = process.questions.popleft(), process.epoch

@@ -10,8 +10,8 @@ from dflashd.supervisor.model_section import ModelSection
 
 LIMITS = Limits(
     active_requests_per_worker=3,
-    queued_requests_per_model=8,
-    queued_requests=16,
+    queued_requests_per_model=5,
+    queued_requests=12,
     pending_commands=12,
     spawn_timeout_s=5,
     register_timeout_s=8,
@@ -24,6 +24,10 @@ LIMITS = Limits(
     release_timeout_s=15,
     drain_timeout_s=10,
     unload_timeout_s=6,
+    inspect_timeout_s=4,
+    max_wait_behind_s=6,
+    min_residency_s=2,
+    evict_drain_timeout_s=10,
     shutdown_drain_s=5,
     stop_timeout_s=2,
     terminate_timeout_s=2,
@@ -42,15 +46,32 @@ def sections() -> dict[str, ModelSection]:
     return {name: ModelSection(target=name, group=group) for name, group in GROUPS.items()}
 
 
-LOADED = msgspec.msgpack.encode(
-    LoadedBody(
-        digest="d",
-        engine="dflash",
-        block_tokens=8,
-        context_tokens=100,
-        memory_bytes=1000,
-        device="cpu",
-        dtype="float32",
+MIB = 2**20
+SIZES = {"a": 300 * MIB, "b": 300 * MIB, "c": 200 * MIB, "d": 200 * MIB, "e": 2000 * MIB}
+"""Of the models' weights; those that a reload adds are small. One never fits."""
+
+POOL_BYTES = 1000 * MIB
+"""Room for two workers with a model or two each."""
+
+
+def size_bytes(model: str) -> int:
+    """What a model's weights take."""
+    return SIZES.get(model, 50 * MIB)
+
+
+def loaded(model: str) -> bytes:
+    """A worker's report of a load."""
+    return msgspec.msgpack.encode(
+        LoadedBody(
+            digest="d",
+            engine="dflash",
+            block_tokens=8,
+            context_tokens=100,
+            memory_bytes=size_bytes(model),
+            device="cpu",
+            dtype="float32",
+        )
     )
-)
+
+
 CACHE = msgspec.msgpack.encode(CacheBody(state="open"))

@@ -9,7 +9,7 @@ from .running import replay, searched
 
 SEED = 77
 LIMIT_S = 60.0
-FEW_STEPS = 40
+FEW_STEPS = 60
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)

@@ -9,6 +9,7 @@ from dflashd.protocol.messages import Reloaded
 from dflashd.supervisor.core.effects import (
     AdoptConfig,
     Effect,
+    InspectModel,
     ReadConfig,
     SendSnapshot,
     SendToClient,
@@ -19,22 +20,25 @@ from dflashd.supervisor.core.effects import (
 )
 from dflashd.supervisor.core.events import Event, ShutdownAsked, TimePassed
 from dflashd.supervisor.core.machine import Core
+from dflashd.supervisor.core.records import Residency
 from dflashd.supervisor.core.snapshot import Identity
 from dflashd.supervisor.core.state import State
 
 from .clients import Clients
 from .configurations import Configurations
 from .faults import Faults
+from .inspections import Inspections
 from .invariants import Invariants
 from .processes import Processes
 from .script import Step
-from .setting import LIMITS, sections
+from .setting import LIMITS, POOL_BYTES, sections
 
 QUIET = {
     "let_time_pass": 6.0,
     "process_moves": 24.0,
     "client_reads": 5.0,
     "finish_reading": 2.0,
+    "finish_inspection": 3.0,
 }
 """What goes on by itself, and how often: it ends whatever was begun."""
 
@@ -47,6 +51,7 @@ LOUD = {
     "look": 0.5,
     "spawn": 0.7,
     "retire": 0.5,
+    "pin": 0.3,
     "ask_cache": 0.7,
     "cancel_command": 0.2,
     "edit": 0.5,
@@ -76,13 +81,15 @@ class World:
         self.stopped = False
         core_chance = random.Random(0)
         identity = Identity(instance="sim", version="0", pid=1, started_at=self.now)
-        self.core = Core(LIMITS, sections(), identity, core_chance.random)
+        self.core = Core(LIMITS, sections(), identity, core_chance.random, pool_bytes=POOL_BYTES)
+        self.drained: set[str] = set()
         self.clients = Clients(self)
         self.processes = Processes(self)
         self.configurations = Configurations(self)
+        self.inspections = Inspections(self)
         self.invariants = Invariants(self)
         faults = Faults(self)
-        parts = (self, self.clients, self.processes, self.configurations, faults)
+        parts = (self, self.clients, self.processes, self.configurations, self.inspections, faults)
         self.actions: dict[str, Callable[[], None]] = {
             name: getattr(part, name)
             for part in parts
@@ -104,6 +111,8 @@ class World:
     def give(self, event: Event) -> None:
         """Hand one event to the core, obey its effects, check every invariant."""
         self.events.append((self.now, event))
+        models = self.state.models.values()
+        self.drained = {model.name for model in models if model.state is Residency.draining}
         for effect in self.core.handle(event, self.now):
             self.obey(effect)
         self.invariants.check(event)
@@ -125,10 +134,10 @@ class World:
                 self.processes.begin(effect.worker, effect.epoch)
             case SignalProcess():
                 self.processes.signalled(effect.worker, effect.epoch, effect.signal)
-            case ReadConfig():
-                self.configurations.begin(effect)
-            case AdoptConfig():
-                self.configurations.adopt(effect)
+            case InspectModel():
+                self.inspections.begin(effect)
+            case ReadConfig() | AdoptConfig():
+                self.configurations.obey(effect)
             case StopServing():
                 self.stopped = True
             case _:

@@ -13,6 +13,7 @@ from collections import Counter
 from ..process.daemon_process import DaemonProcess
 from ..process.other_client import other_client
 
+REPLACED = "wordy"
 BETWEEN_S = (0.2, 1.5)
 
 
@@ -41,6 +42,7 @@ class Chaos(threading.Thread):
             self.pause_client: 1,
             self.pause_daemon: 0.5,
             self.send_garbage: 2,
+            self.reload: 1,
         }
         try:
             while not self._over.wait(self._chance.uniform(*BETWEEN_S)):
@@ -84,6 +86,13 @@ class Chaos(threading.Thread):
             self._over.wait(self._chance.uniform(0.1, 2.0))
         finally:
             self._daemon.signal(signal.SIGCONT)
+
+    def reload(self) -> None:
+        """Another configuration: one model is replaced, the others are kept."""
+        self._daemon.sections[REPLACED] = f"max_tokens = {self._chance.randrange(1, 1000)}"
+        self._daemon.write_config(self._models)
+        with self._daemon.client() as client:
+            client.reload()
 
     def send_garbage(self) -> None:
         """A connection that speaks another language, and goes."""

@@ -25,7 +25,8 @@ def test_example_file_is_valid_and_says_every_limit_with_its_default() -> None:
     loaded = config_file.load(EXAMPLE)
     assert set(loaded.models) == {"smollm", "big"}
     written = tomllib.loads(EXAMPLE.read_text())["daemon"]
-    assert set(written) == {*Limits.__struct_fields__, "memory_share", "watch_config"}
+    own = {"memory_share", "watch_config", "worker_hang_s"}
+    assert set(written) == {*Limits.__struct_fields__, *own}
     assert loaded.daemon == config.DaemonSection()
 
 

@@ -29,6 +29,7 @@ from dflashd.protocol.messages import (
 )
 from dflashd.supervisor.core.effects import (
     Effect,
+    InspectModel,
     SendToClient,
     SendToWorker,
     SignalProcess,
@@ -38,12 +39,14 @@ from dflashd.supervisor.core.events import (
     ClientErred,
     ClientSent,
     Event,
+    ModelInspected,
     Peer,
     ProcessStarted,
     TimePassed,
     WorkerExited,
     WorkerSent,
 )
+from dflashd.supervisor.core.facts import ModelFacts
 from dflashd.supervisor.core.machine import Core
 from dflashd.supervisor.core.snapshot import Identity
 from dflashd.supervisor.limits import Limits
@@ -71,6 +74,7 @@ class Bench:
         identity = Identity(instance="i", version="v", pid=1, started_at=0)
         self.core = Core(Limits(**limits), {"a": ModelSection(target="t")}, identity, lambda: 1.0)
         self.now = 0.0
+        self.facts = ModelFacts(unknown="a test")
         self.heard: list[Effect] = []
 
     @property
@@ -80,6 +84,9 @@ class Bench:
     def give(self, event: Event) -> list[Effect]:
         effects = self.core.handle(event, self.now)
         self.heard += effects
+        for effect in effects:
+            if isinstance(effect, InspectModel):
+                effects += self.give(ModelInspected(model=effect.model, facts=self.facts))
         return effects
 
     def client(self, header: Header, body: bytes = b"p", peer: Peer = PEER) -> list[Effect]:

@@ -274,15 +274,22 @@ def test_only_the_unprotected_are_evicted_and_just_enough(
         assert resident.state == "loading" or not resident.fresh
     # Again, once they and all that was leaving are gone: it fits; without any one of them not.
     settled = tuple(r for r in held.residents if r.state != "leaving")
-    used = {r.slot for r in settled} | {asked.slot}
-    slots = {n: Slot(name=n) for n in held.slots if n in used}
-    plain = replace(held, residents=settled, slots=slots)
-    if all(s.measured_bytes <= estimate([]) for s in held.slots.values()) and not asked.guessed:
-        remaining = tuple(r for r in settled if r.name not in chosen)
-        assert isinstance(decide(asked, replace(plain, residents=remaining)), Admit)
-        for name in chosen:
-            short = tuple(r for r in settled if r.name not in chosen - {name})
-            assert not isinstance(decide(asked, replace(plain, residents=short)), Admit)
+    if any(s.measured_bytes > estimate([]) for s in held.slots.values()) or asked.guessed:
+        return
+    assert isinstance(decide(asked, _with_only(held, asked, settled, chosen)), Admit)
+    for name in chosen:
+        assert not isinstance(
+            decide(asked, _with_only(held, asked, settled, chosen - {name})), Admit
+        )
+
+
+def _with_only(
+    held: Holdings, asked: Resident, settled: tuple[Resident, ...], gone: set[str]
+) -> Holdings:
+    """What is held once those that are gone, and workers that they leave empty, are gone."""
+    residents = tuple(r for r in settled if r.name not in gone)
+    slots = {r.slot for r in residents} | ({asked.slot} & held.slots.keys())
+    return replace(held, residents=residents, slots={n: Slot(name=n) for n in slots})
 
 
 @given(world=worlds())

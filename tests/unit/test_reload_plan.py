@@ -16,7 +16,8 @@ from dflashd.supervisor.limits import Limits
 from dflashd.supervisor.model_section import ModelSection
 from dflashd.supervisor.reload import WORKER_KEYS, in_effect, plan
 
-CORE = "\n".join(file.read_text() for file in Path(core.__path__[0]).glob("*.py"))
+_HOME = Path(core.__path__[0])
+CORE = "\n".join(f.read_text() for f in (*_HOME.glob("*.py"), _HOME.parent / "restarts.py"))
 
 
 def config(text: str) -> Config:
