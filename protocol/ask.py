@@ -39,6 +39,7 @@ class GenerateOptions(TypedDict, total=False):
     channels: bool
     thinking: bool | None
     logprobs: int | None
+    block_tokens: int | None
 
 
 def generate_body(
@@ -59,6 +60,7 @@ def generate_body(
     channels: bool = False,
     thinking: bool | None = None,
     logprobs: int | None = None,
+    block_tokens: int | None = None,
 ) -> GenerateBody:
     """Return the body for a user's arguments (see :class:`GenerateOptions`).
 
@@ -80,6 +82,7 @@ def generate_body(
             channels=channels,
             thinking=thinking,
             logprobs=logprobs,
+            block_tokens=block_tokens,
         )
     except ValueError as error:  # msgspec's ValidationError is one
         raise DflashError(ErrorCode.bad_request, str(error)) from error

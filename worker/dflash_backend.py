@@ -46,6 +46,7 @@ class MlxModel:
             shared_bytes=self.model.shared_bytes,
             target_digest=self.model.identity.target_digest,
             draft_digest=self.model.identity.draft_digest or "",
+            block_tokens_limit=self.model.block_tokens_limit,
         )
 
     def begin(self, body: GenerateBody) -> Generation:

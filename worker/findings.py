@@ -1,71 +1,37 @@
-"""What a look at this machine finds: each fact, whether it is well, and what to do if not."""
+"""What this machine computes with: each fact, whether it is well, and what to do if not."""
 
 from __future__ import annotations
 
 import os
 import platform
-import resource
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
-from typing import Literal
 
-from ..protocol.errors import DflashError
-from ..protocol.paths import Endpoints, cache_dir, runtime_dir
+from ..protocol.finding import Finding
+from ..protocol.paths import cache_dir
 from . import blas, jit
 from .blas_verdict import cpu_name
 from .cpus import available_cpus
 from .embedded import SMOLLM2
 
-Level = Literal["ok", "note", "problem"]
-
-ENOUGH_FILES = 1024
 SLOW_GFLOP_PER_S = 8.0
 """Any core of this century does several times as much; mlx's reference BLAS does about 2."""
 
-_PACKAGES = ("dflashd", "mlx", "mlx-lm", "transformers", "pyzmq", "scipy-openblas32")
 _GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing looked at. ``figures`` are named with their units."""
-
-    name: str
-    says: str
-    level: Level = "ok"
-    advice: str = ""
-    figures: dict[str, float | int | str] = field(default_factory=dict[str, float | int | str])
 
 
 def examine() -> Iterator[Finding]:
     """Look at everything, in a second or two; before mlx in its process."""
-    files = _files()  # before mlx-lm, which lowers the limit
     report = blas.prepare()
     compiler = jit.prepare()
-    yield _versions()
     yield _machine()
     yield _device()
     yield _blas(report)
     yield _speed(report)
     yield _compiler(compiler)
-    yield files
-    yield _sockets()
     yield _cache()
-
-
-def _versions() -> Finding:
-    found: dict[str, float | int | str] = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    says = ", ".join(f"{name} {version}" for name, version in found.items())
-    return Finding(name="versions", says=says, figures=found)
 
 
 def _machine() -> Finding:
@@ -88,19 +54,31 @@ def _machine() -> Finding:
 def _device() -> Finding:
     import mlx.core as mx
 
+    model = str(mx.device_info().get("device_name", "of an unknown kind"))
     if mx.default_device().type != mx.DeviceType.cpu:
+        kind = "Metal" if mx.metal.is_available() else "CUDA"
         return Finding(
             name="device",
-            says="GPU; dtype 'auto' keeps a model as it is stored",
-            figures={"device": "gpu", "dtype": "as stored"},
+            says=f"GPU by {kind}: {model}; dtype 'auto' keeps a model as it is stored",
+            figures={"device": "gpu", "backend": kind, "name": model, "dtype": "as stored"},
+        )
+    figures: dict[str, float | int | str] = {"device": "cpu", "name": model, "dtype": "float32"}
+    if platform.system() == "Darwin":
+        return Finding(
+            name="device",
+            says="CPU: Metal is not available to this process",
+            level="problem",
+            advice="mlx needs Apple silicon and macOS 14 or newer, and no virtual machine between",
+            figures=figures,
         )
     return Finding(
         name="device",
         says="CPU; dtype 'auto' computes in float32 where memory allows",
         level="note",
         advice="a CPU is slower at quantised and 16-bit weights than at float32, so a model takes "
-        '4 bytes a parameter here; dtype = "keep" saves memory and costs speed',
-        figures={"device": "cpu", "dtype": "float32"},
+        '4 bytes a parameter here; dtype = "keep" saves memory and costs speed; '
+        "an NVIDIA GPU needs pip install 'mlx[cuda]'",
+        figures=figures,
     )
 
 
@@ -173,31 +151,6 @@ def _compiler(report: jit.JitReport) -> Finding:
         if report.active
         else "results are the same; with a working g++ some operations are fused",
         figures={"active": str(report.active).lower()},
-    )
-
-
-def _files() -> Finding:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = soft == resource.RLIM_INFINITY or soft >= ENOUGH_FILES
-    return Finding(
-        name="open files",
-        says=f"limit {soft} (at most {hard})",
-        level="ok" if enough else "note",
-        advice="" if enough else f"dflashd raises it itself as far as it may; ulimit -n {hard}",
-        figures={"soft": soft, "hard": hard},
-    )
-
-
-def _sockets() -> Finding:
-    try:
-        folder = runtime_dir()
-        longest = max(len(os.fsencode(path)) for path in Endpoints(folder).paths)
-    except DflashError as error:
-        return Finding(name="sockets", says=error.message, level="problem")
-    return Finding(
-        name="sockets",
-        says=f"in {folder}, paths of up to {longest} bytes",
-        figures={"longest_path_bytes": longest},
     )
 
 

@@ -63,7 +63,7 @@ class Generation:
         self._prompt = prompt
         self._prefilled = 0
         sampler = Sampler(body.sampling, model.defaults.sampling)
-        decoder: Decoder = model.decoder(self.engine, sampler)
+        decoder: Decoder = model.decoder(self.engine, sampler, body.block_tokens)
         self._decoder: Decoder | None = decoder
         self._block_tokens = decoder.block_tokens
         needs_turns = cache.manager is not None and not cache.cuttable

@@ -23,7 +23,7 @@ from .guard import GUARD
 from .lease import Lease, ModelGuard
 from .load_errors import typed_errors
 from .model import Model
-from .pairing import block_tokens, check_target, proposed_tokens
+from .pairing import block_tokens, block_tokens_limit, check_target, proposed_tokens
 from .sampling import Sampler
 from .shared import Gathering, LoadedDraft, LoadedTarget, LoadedTokenizer, SharedParts
 from .targets import adapt
@@ -184,6 +184,7 @@ def _model(
         engine="dflash" if pair else "plain",
         engine_reason=found.why_plain,
         block_tokens=block_tokens(body, drafter),
+        block_tokens_limit=block_tokens_limit(body, drafter),
         context_tokens=found.context_tokens,
         memory_bytes=gathering.memory_bytes,
         shared_bytes=gathering.shared_bytes,

@@ -69,3 +69,10 @@ def block_tokens(body: LoadBody, drafter: Drafter | None) -> int:
     on_cpu = mx.default_device().type == mx.DeviceType.cpu
     whole = trained // CPU_ROWS * CPU_ROWS if on_cpu and trained > CPU_ROWS else trained
     return body.block_tokens or whole
+
+
+def block_tokens_limit(body: LoadBody, drafter: Drafter | None) -> int:
+    """The longest block a request may ask for: what the draft was trained for, or is set to."""
+    if drafter is None:
+        return 0
+    return max(drafter.draft.config.block_tokens, body.block_tokens or 0)

@@ -68,6 +68,7 @@ class GenerateBody(Body, frozen=True, kw_only=True):
     channels: bool = False
     thinking: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    block_tokens: Annotated[int, Meta(ge=2, le=64)] | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError, which the codec reports as bad_request."""

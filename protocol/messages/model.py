@@ -50,6 +50,7 @@ class LoadedBody(Report, frozen=True, kw_only=True):
     shared_bytes: Count = 0
     target_digest: Annotated[str, Meta(max_length=128)] = ""
     draft_digest: Annotated[str, Meta(max_length=128)] = ""
+    block_tokens_limit: Count = 0
 
 
 class CacheBody(Report, frozen=True, kw_only=True):

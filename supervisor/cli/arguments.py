@@ -56,10 +56,16 @@ def parser() -> argparse.ArgumentParser:
     add_watch(commands)
     add_cache(commands)
     add_generate(commands)
+    add_bench(commands)
     add_service(commands)
     add_keys(commands)
-    add_local(commands)
+    add_machine(commands)
     return top
+
+
+def add_json(command: argparse.ArgumentParser, words: str = "print one JSON object") -> None:
+    """What docs/commands.md documents, instead of words for a person."""
+    command.add_argument("--json", action="store_true", help=words)
 
 
 def add_lifecycle(commands: Commands) -> None:
@@ -78,6 +84,8 @@ def add_lifecycle(commands: Commands) -> None:
         commands.add_parser(name, help=words).add_argument("model", metavar="MODEL")
     shutdown = commands.add_parser("shutdown", help="stop the daemon")
     shutdown.add_argument("--now", action="store_true", help="do not wait for running requests")
+    for command in (spawn, retire, shutdown):
+        add_json(command)
 
 
 def add_config(commands: Commands) -> None:
@@ -95,17 +103,41 @@ def add_config(commands: Commands) -> None:
     )
     actions.add_parser("schema", help="print the format's JSON Schema")
     for command in (reload, check):
-        command.add_argument("--json", action="store_true", help="print one JSON object")
+        add_json(command)
 
 
 def add_looks(commands: Commands) -> None:
-    """Status, models."""
+    """Status, models, top."""
     for name, words in (
         ("status", "show workers, models and queues"),
         ("models", "list the configured models"),
     ):
         command = commands.add_parser(name, help=words)
-        command.add_argument("--json", action="store_true", help="print one JSON object")
+        add_json(command)
+    top = commands.add_parser("top", help="watch models, memory, speed and queues; q leaves")
+    top.add_argument(
+        "-d", "--delay", type=seconds, default=1.0, metavar="S", help="between two looks (1)"
+    )
+    top.add_argument(
+        "-n", "--frames", type=positive, metavar="N", help="leave after N (in a pipe: 1)"
+    )
+    add_json(top, "print one JSON object a look")
+
+
+def seconds(text: str) -> float:
+    """A time one can wait for."""
+    value = float(text)
+    if not 0.05 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"must be 0.05 to 3600 seconds, got {text}")
+    return value
+
+
+def positive(text: str) -> int:
+    """A count of at least one."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return value
 
 
 def add_watch(commands: Commands) -> None:
@@ -122,8 +154,8 @@ def add_watch(commands: Commands) -> None:
         "-n", "--lines", type=int, default=100, metavar="N", help="the last N lines (default 100)"
     )
     metrics = commands.add_parser("metrics", help="show counts, queues and durations")
-    for command in (events, metrics):
-        command.add_argument("--json", action="store_true", help="print JSON objects, one a line")
+    for command in (events, logs, metrics):
+        add_json(command, "print JSON objects, one a line")
 
 
 def add_cache(commands: Commands) -> None:
@@ -135,7 +167,7 @@ def add_cache(commands: Commands) -> None:
         metavar="[MODEL | clear MODEL]",
         help="one model's cache in full; 'clear MODEL' empties it, disk included",
     )
-    cache.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(cache)
 
 
 def add_generate(commands: Commands) -> None:
@@ -154,12 +186,11 @@ def add_generate(commands: Commands) -> None:
         default=True,
         help="print the text while it is made (default)",
     )
-    generate.add_argument(
-        "--json", action="store_true", help="print one JSON object: text, tokens, stats"
-    )
+    add_json(generate, "print one JSON object: text, tokens, stats")
     chat = commands.add_parser("chat", help="talk with a model; /exit leaves")
     chat.add_argument("model", metavar="MODEL")
     chat.add_argument("--system", metavar="TEXT", help="what the model is told first")
+    add_json(chat, "print each answer as one JSON object")
     for command in (generate, chat):
         add_sampling(command)
 
@@ -183,6 +214,35 @@ def add_sampling(command: argparse.ArgumentParser) -> None:
     )
 
 
+def add_bench(commands: Commands) -> None:
+    """Bench."""
+    bench = commands.add_parser(
+        "bench", help="measure a model plainly and with blocks of several lengths"
+    )
+    bench.add_argument("model", metavar="MODEL")
+    bench.add_argument(
+        "--blocks", type=lengths, metavar="N,N", help="block lengths (default: 2, 4, 8 … )"
+    )
+    bench.add_argument(
+        "--tokens", type=positive, default=96, metavar="N", help="of each answer (96)"
+    )
+    bench.add_argument(
+        "--rounds", type=positive, default=3, metavar="N", help="each way so often (3)"
+    )
+    bench.add_argument(
+        "--prompt", action="append", metavar="TEXT", help="instead of ours; may be repeated"
+    )
+    add_json(bench)
+
+
+def lengths(text: str) -> list[int]:
+    """Block lengths, as a list with commas."""
+    found = sorted({int(part) for part in text.split(",")})
+    if found[0] < 2 or found[-1] > 64:
+        raise argparse.ArgumentTypeError(f"must be 2 to 64, got {text}")
+    return found
+
+
 def add_service(commands: Commands) -> None:
     """Service install, uninstall, status, print."""
     service = commands.add_parser("service", help="run the daemon under systemd or launchd")
@@ -195,6 +255,7 @@ def add_service(commands: Commands) -> None:
     ):
         action = actions.add_parser(name, help=words)
         action.add_argument("--system", action="store_true", help="the machine's, not the user's")
+        add_json(action)
         if name in ("install", "print"):
             action.add_argument("--config", type=Path, required=True, metavar="FILE")
 
@@ -225,11 +286,27 @@ def add_keys(commands: Commands) -> None:
         action.add_argument("--config", type=Path, metavar="FILE", help=words)
 
 
-def add_local(commands: Commands) -> None:
-    """Commands that need no daemon; their options are their own."""
-    for name, words in (
-        ("pull", "fetch a model before it is needed"),
-        ("doctor", "say what this machine computes with, and what is wrong"),
-    ):
-        command = commands.add_parser(name, help=words, add_help=False, prefix_chars="\0")
-        command.add_argument("rest", nargs=argparse.REMAINDER)
+def add_machine(commands: Commands) -> None:
+    """Commands about this machine, which need no daemon."""
+    init = commands.add_parser("init", help="write a configuration for the models on this machine")
+    init.add_argument(
+        "file",
+        type=Path,
+        nargs="?",
+        default=Path("dflashd.toml"),
+        metavar="FILE",
+        help="where to (default: dflashd.toml; -: standard output)",
+    )
+    init.add_argument("--force", action="store_true", help="replace a file that is there")
+    doctor = commands.add_parser(
+        "doctor", help="say what this machine computes with, and what is wrong"
+    )
+    for command in (init, doctor):
+        add_json(command)
+    completion = commands.add_parser("completion", help="print what completes our words in a shell")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    # Its options are its own: they are another program's.
+    pull = commands.add_parser(
+        "pull", help="fetch a model before it is needed", add_help=False, prefix_chars="\0"
+    )
+    pull.add_argument("rest", nargs=argparse.REMAINDER)

@@ -11,7 +11,8 @@ from ...protocol.sync import Client
 from ..exit_statuses import EXIT_OK, EXIT_USAGE
 from .connection import connected
 from .looks import write_json
-from .screen import amount, table
+from .screen import amount
+from .tables import Table, show
 
 _HEADS = ("MODEL", "STATE", "ENTRIES", "RAM", "DISK", "HITS", "MISSES", "CACHED TOKENS")
 
@@ -57,7 +58,7 @@ def show_all(options: argparse.Namespace, caches: dict[str, CacheBody]) -> None:
     elif not caches:
         sys.stdout.write("no model is loaded, so no cache is open\n")
     else:
-        sys.stdout.write(table(_HEADS, [row(name, body) for name, body in caches.items()]))
+        show(Table(_HEADS, [row(name, body) for name, body in caches.items()]))
 
 
 def write(options: argparse.Namespace, name: str, body: CacheBody, text: str) -> None:

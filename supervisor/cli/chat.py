@@ -9,11 +9,12 @@ from importlib import import_module
 
 from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import ChatMessage
-from ...protocol.sync import Client
+from ...protocol.sync import Client, Generation
 from ..exit_statuses import EXIT_OK
 from .connection import connected
 from .exits import sentence_of
 from .generate import sampling_of
+from .looks import write_json
 from .screen import ProgressLine, shown
 
 LEAVE = ("/exit", "/quit")
@@ -58,6 +59,8 @@ def answered(client: Client, options: argparse.Namespace, turns: list[ChatMessag
     sampling = sampling_of(options)
     sampling["messages"] = turns
     generation = client.generate(options.model, on_event=progress, **sampling)
+    if options.json:
+        return whole(generation, progress)
     text = ""
     try:
         for chunk in generation:
@@ -77,3 +80,14 @@ def answered(client: Client, options: argparse.Namespace, turns: list[ChatMessag
     sys.stdout.write("\n")
     sys.stdout.flush()
     return text
+
+
+def whole(generation: Generation, progress: ProgressLine) -> str:
+    """An answer as one JSON object on a line; an error ends a conversation between programs."""
+    try:
+        completion = generation.wait()
+    finally:
+        progress.clear()
+    write_json(completion)
+    sys.stdout.flush()
+    return completion.text

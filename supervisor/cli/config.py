@@ -11,7 +11,7 @@ from ...protocol.messages import ConfigBody, KeyChange, ModelChange, ReloadBody
 from ..exit_statuses import EXIT_CONFIGURATION, EXIT_OK
 from .connection import connected
 from .looks import write_json
-from .screen import table
+from .tables import Table, show
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -21,7 +21,7 @@ def reload(options: argparse.Namespace) -> int:
     """Have the daemon read its configuration again, and show what changes."""
     with connected(options) as client:
         found = client.reload(dry_run=options.dry_run)
-    return show(found, as_json=options.json)
+    return told_of(found, as_json=options.json)
 
 
 def config(options: argparse.Namespace) -> int:
@@ -55,7 +55,7 @@ def check(options: argparse.Namespace) -> int:
     given = ConfigBody(text=text, source=str(file), base_dir=str(base_dir))
     with connected(options) as client:
         found = client.reload(dry_run=True, config=given)
-    return show(found, as_json=options.json)
+    return told_of(found, as_json=options.json)
 
 
 def usable(file: Path, config: Config, *, as_json: bool) -> int:
@@ -67,25 +67,25 @@ def usable(file: Path, config: Config, *, as_json: bool) -> int:
     return EXIT_OK
 
 
-def show(found: ReloadBody, *, as_json: bool) -> int:
+def told_of(found: ReloadBody, *, as_json: bool) -> int:
     """Print what a reload changes, or would change."""
     if as_json:
         write_json(found)
     else:
-        sys.stdout.write(page(found))
+        show(*page(found))
         sys.stderr.write(warning(found))
     return EXIT_OK
 
 
-def page(found: ReloadBody) -> str:
+def page(found: ReloadBody) -> tuple[str | Table, ...]:
     """The changes for a person; what stays as it is only counts."""
     rows = [row(model) for model in found.models if model.change != "kept"]
     rows += [("[daemon]", "adjusted", told(key)) for key in found.daemon]
     unchanged = f"{models(sum(model.change == 'kept' for model in found.models))} unchanged"
     if not rows:
-        return f"{found.source}: nothing changes ({unchanged})\n"
+        return (f"{found.source}: nothing changes ({unchanged})\n",)
     head = f"{found.source}: {'would change' if found.dry_run else 'in effect'} ({unchanged})\n"
-    return head + table(("MODEL", "CHANGE", "WHAT"), rows)
+    return head, Table(("MODEL", "CHANGE", "WHAT"), rows)
 
 
 def row(model: ModelChange) -> tuple[str, str, str]:

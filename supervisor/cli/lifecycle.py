@@ -10,6 +10,7 @@ from ...protocol.paths import runtime_dir
 from ..exit_statuses import EXIT_FAILED, EXIT_OK
 from ..instance_lock import LOCK_NAME, holder_pid
 from .connection import connected
+from .looks import write_json
 from .screen import ProgressLine
 
 LEAVE_S = 5.0
@@ -30,7 +31,11 @@ def spawn(options: argparse.Namespace) -> int:
             raise
         finally:
             progress.clear()
-    sys.stdout.write(f"{options.model} is ready ({time.monotonic() - began_s:.1f} s)\n")
+    took_s = time.monotonic() - began_s
+    if options.json:
+        write_json({"model": options.model, "state": "ready", "seconds": took_s})
+    else:
+        sys.stdout.write(f"{options.model} is ready ({took_s:.1f} s)\n")
     return EXIT_OK
 
 
@@ -38,7 +43,10 @@ def retire(options: argparse.Namespace) -> int:
     """Unload a model and wait until its worker is gone."""
     with connected(options) as client:
         client.retire(options.model, now=options.now)
-    sys.stdout.write(f"{options.model} is unloaded\n")
+    if options.json:
+        write_json({"model": options.model, "state": "stopped"})
+    else:
+        sys.stdout.write(f"{options.model} is unloaded\n")
     return EXIT_OK
 
 
@@ -80,8 +88,14 @@ def shutdown(options: argparse.Namespace) -> int:
     end_s = time.monotonic() + LEAVE_S
     while holder_pid(lock) == pid:
         if time.monotonic() >= end_s:
-            sys.stderr.write(f"dflashctl: dflashd (pid {pid}) has answered, but does not end\n")
+            sys.stderr.write(
+                f"dflashctl: dflashd (pid {pid}) has answered, but does not end\n"
+                f"  → kill -9 {pid} ends it; its workers then end by themselves\n"
+            )
             return EXIT_FAILED
         time.sleep(0.01)
-    sys.stdout.write("dflashd has stopped\n")
+    if options.json:
+        write_json({"pid": pid, "state": "stopped"})
+    else:
+        sys.stdout.write("dflashd has stopped\n")
     return EXIT_OK

@@ -1,4 +1,4 @@
-"""``dflashctl pull`` and ``doctor``: they need mlx, so another Python does them."""
+"""``dflashctl pull``: it needs the hub's library, so another Python does it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ import sys
 def pull(options: argparse.Namespace) -> int:
     """Fetch a model."""
     return become("dflashd.worker.pull", options.rest)
-
-
-def doctor(options: argparse.Namespace) -> int:
-    """Look at this machine."""
-    return become("dflashd.worker.doctor", options.rest)
 
 
 def become(module: str, arguments: list[str]) -> int:

@@ -15,7 +15,9 @@ from ...protocol.messages import ModelStatus, SnapshotBody, WorkerStatus
 from ...protocol.question import ask_status
 from ..exit_statuses import EXIT_OK
 from .exits import NoDaemon
-from .screen import amount, table
+from .screen import amount
+from .tables import Table, show
+from .words import duration, state_of
 
 ABSENT = frozenset({ErrorCode.not_found, ErrorCode.worker_lost, ErrorCode.protocol})
 """Whoever listens, if anybody does, is no daemon that answers."""
@@ -23,15 +25,15 @@ ABSENT = frozenset({ErrorCode.not_found, ErrorCode.worker_lost, ErrorCode.protoc
 
 def status(options: argparse.Namespace) -> int:
     """Show the daemon's whole state."""
-    snapshot = state_of(options)
+    snapshot = asked_state(options)
     if options.json:
         write_json(snapshot)
     else:
-        sys.stdout.write(page(snapshot))
+        show(*page(snapshot))
     return EXIT_OK
 
 
-def state_of(options: argparse.Namespace) -> SnapshotBody:
+def asked_state(options: argparse.Namespace) -> SnapshotBody:
     """The daemon's state, asked for without the client: a look should not take time."""
     if options.connect:
         from .connection import connected  # brings asyncio, which a look at home does without
@@ -48,14 +50,14 @@ def state_of(options: argparse.Namespace) -> SnapshotBody:
 
 def models(options: argparse.Namespace) -> int:
     """List the configured models."""
-    snapshot = state_of(options)
+    snapshot = asked_state(options)
     if options.json:
         write_json(snapshot.models)
     elif not snapshot.models:
-        sys.stdout.write("no models are configured: see dflashd.example.toml\n")
+        sys.stdout.write("no models are configured: `dflashctl init` writes a configuration\n")
     else:
         rows = [(m.name, m.state, m.target, m.draft or "-") for m in snapshot.models]
-        sys.stdout.write(table(("MODEL", "STATE", "TARGET", "DRAFT"), rows))
+        show(Table(("MODEL", "STATE", "TARGET", "DRAFT"), rows))
     return EXIT_OK
 
 
@@ -73,19 +75,21 @@ def complete(value: object) -> object:
     return value
 
 
-def page(snapshot: SnapshotBody) -> str:
+def page(snapshot: SnapshotBody) -> Iterator[str | Table]:
     """The state for a person."""
-    head = (
+    yield (
         f"dflashd {snapshot.version}, pid {snapshot.pid}, up {duration(snapshot.uptime_s)}, "
         f"{snapshot.state}; memory: {amount(snapshot.reserved_bytes, 'bytes')} of "
         f"{amount(snapshot.pool_bytes, 'bytes')} reserved\n"
     )
     if not snapshot.models:
-        return head + "no models are configured: see dflashd.example.toml\n"
+        yield "no models are configured: `dflashctl init` writes a configuration\n"
+        return
     workers = {worker.name: worker for worker in snapshot.workers}
     rows = [row(model, workers[model.worker]) for model in snapshot.models]
     heads = ("MODEL", "STATE", "ENGINE", "PID", "MEMORY", "ACTIVE", "QUEUED", "DONE")
-    return head + table(heads, rows) + "".join(notes(snapshot))
+    yield Table(heads, rows)
+    yield from notes(snapshot)
 
 
 def notes(snapshot: SnapshotBody) -> Iterator[str]:
@@ -104,16 +108,9 @@ def notes(snapshot: SnapshotBody) -> Iterator[str]:
 
 def row(model: ModelStatus, worker: WorkerStatus) -> tuple[str, ...]:
     """One model's line."""
-    state = model.state
-    if model.stage:
-        state += f": {model.stage}"
-        if model.stage_total:
-            state += f" {100 * model.stage_done // model.stage_total} %"
-    elif (left_s := model.retry_in_s or worker.retry_in_s) is not None:
-        state += f" ({left_s:.0f} s)"
     return (
         model.name,
-        state,
+        state_of(model, worker),
         model.loaded.engine if model.loaded else "-",
         str(worker.pid) if worker.pid else "-",
         amount(worker.memory_bytes, "bytes") if worker.memory_bytes else "-",
@@ -121,15 +118,3 @@ def row(model: ModelStatus, worker: WorkerStatus) -> tuple[str, ...]:
         str(model.queued),
         str(model.completed),
     )
-
-
-def duration(seconds: float) -> str:
-    """Time for a person."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

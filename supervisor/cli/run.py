@@ -13,7 +13,9 @@ from types import ModuleType
 
 from ...protocol.errors import DflashError
 from ..exit_statuses import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NO_DAEMON
+from .advice import NO_DAEMON_ADVICE, advice_of
 from .arguments import parser
+from .completion import ASKED_BY_A_SHELL, answer_the_shell
 from .exits import NoDaemon, sentence_of, status_of
 
 _HOMES = {
@@ -29,27 +31,34 @@ _HOMES = {
     "events": "watch",
     "logs": "watch",
     "metrics": "watch",
+    "top": "top",
+    "bench": "bench",
     "cache": "cache",
     "generate": "generate",
     "chat": "chat",
     "service": "service",
     "keys": "keys",
     "pull": "local",
-    "doctor": "local",
+    "doctor": "doctor",
+    "init": "init",
+    "completion": "completion",
 }
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status."""
     ready_streams()
-    options = parser().parse_args(arguments)
+    top = parser()
+    if ASKED_BY_A_SHELL in os.environ:
+        answer_the_shell(top)
+    options = top.parse_args(arguments)
     try:
         status = call(options)
         sys.stdout.flush()
     except DflashError as error:
-        return complain(sentence_of(error), status_of(error))
+        return complain(sentence_of(error), status_of(error), advice_of(error, options))
     except NoDaemon as error:
-        return complain(str(error), EXIT_NO_DAEMON)
+        return complain(str(error), EXIT_NO_DAEMON, NO_DAEMON_ADVICE)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -83,7 +92,7 @@ def call(options: argparse.Namespace) -> int:
     return status
 
 
-def complain(sentence: str, status: int) -> int:
-    """Say what went wrong, on one line of stderr."""
-    sys.stderr.write(f"dflashctl: {sentence}\n")
+def complain(sentence: str, status: int, advice: str = "") -> int:
+    """Say what went wrong on one line of stderr, and on another what to do about it."""
+    sys.stderr.write(f"dflashctl: {sentence}\n" + (f"  → {advice}\n" if advice else ""))
     return status

@@ -1,9 +1,8 @@
-"""What goes to the terminal: text without control codes, amounts, tables, one progress line."""
+"""What goes to the terminal: text without control codes, amounts, one progress line."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import final
 
 from ...protocol.messages import Accepted, Event
@@ -17,18 +16,10 @@ def shown(text: str) -> str:
 
 
 def amount(count: float, unit: str) -> str:
-    """A count in its unit, bytes in MB."""
-    return f"{count / 1e6:.0f} MB" if unit == "bytes" else f"{count:.0f} {unit}".rstrip()
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns wide enough for their content, two spaces apart."""
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (heads, *rows)
-    ]
-    return "\n".join(lines) + "\n"
+    """A count in its unit, bytes in MB or GB."""
+    if unit != "bytes":
+        return f"{count:.0f} {unit}".rstrip()
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 @final

@@ -9,6 +9,7 @@ from ..config import ConfigError
 from ..exit_statuses import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_OK
 from ..service.installed import Service, ServiceError
 from ..service.plan import service_plan
+from .looks import write_json
 
 
 def service(options: argparse.Namespace) -> int:
@@ -17,18 +18,20 @@ def service(options: argparse.Namespace) -> int:
     try:
         match options.action:
             case "print":
-                text = place.text(service_plan(options.config, system=options.system))
-                sys.stdout.write(text.decode())
+                plan = service_plan(options.config, system=options.system)
+                text = place.text(plan).decode()
+                told(options, place, text, text=text)
             case "install":
                 place.install(service_plan(options.config, system=options.system))
-                sys.stdout.write(f"dflashd runs as a service ({place.file})\n")
+                told(options, place, f"dflashd runs as a service ({place.file})\n")
             case "uninstall":
                 if not place.uninstall():
                     sys.stderr.write(f"dflashctl: no service is installed at {place.file}\n")
                     return EXIT_NOT_FOUND
-                sys.stdout.write(f"{place.file} is removed\n")
+                told(options, place, f"{place.file} is removed\n")
             case _:
-                sys.stdout.write(place.status())
+                text = place.status()
+                told(options, place, text, text=text)
     except ConfigError as error:
         sys.stderr.write("".join(f"dflashctl: {line}\n" for line in str(error).splitlines()))
         return EXIT_CONFIGURATION
@@ -36,3 +39,11 @@ def service(options: argparse.Namespace) -> int:
         sys.stderr.write(f"dflashctl: {error}\n")
         return EXIT_FAILED
     return EXIT_OK
+
+
+def told(options: argparse.Namespace, place: Service, words: str, *, text: str = "") -> None:
+    """Say what became of it, to a person or a program."""
+    if options.json:
+        write_json({"file": str(place.file), "installed": place.file.exists(), "text": text})
+    else:
+        sys.stdout.write(words)

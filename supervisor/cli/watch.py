@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from datetime import datetime
 
-from ...protocol.messages import EventBody, MetricFamily, MetricSample
+from ...protocol.messages import MetricFamily, MetricSample
 from ..exit_statuses import EXIT_OK
-from ..log import line_of
 from .connection import connected
 from .looks import write_json
-from .screen import shown, table
+from .screen import shown
+from .tables import Table, show
+from .words import event_line
 
 
 def events(options: argparse.Namespace) -> int:
@@ -26,16 +26,10 @@ def events(options: argparse.Namespace) -> int:
             if options.json:
                 write_json(event)
             else:
-                sys.stdout.write(event_line(event) + "\n")
+                sys.stdout.write(shown(event_line(event)) + "\n")
             if options.follow:
                 sys.stdout.flush()
     return EXIT_OK
-
-
-def event_line(event: EventBody) -> str:
-    """One event on one line, at this machine's time of day."""
-    at = datetime.fromtimestamp(event.at_unix_s).astimezone()
-    return f"{at:%F %T}.{at.microsecond // 1000:03d} {line_of(event.name, event.fields)}"
 
 
 def logs(options: argparse.Namespace) -> int:
@@ -45,7 +39,10 @@ def logs(options: argparse.Namespace) -> int:
             if piece.missed_bytes:
                 gap = f"{piece.missed_bytes} bytes were missed: the log was cut meanwhile"
                 sys.stderr.write(f"dflashctl: {gap}\n")
-            sys.stdout.write(shown(piece.text))
+            if options.json:
+                write_json(piece)
+            else:
+                sys.stdout.write(shown(piece.text))
             if options.follow:
                 sys.stdout.flush()
     return EXIT_OK
@@ -64,7 +61,7 @@ def metrics(options: argparse.Namespace) -> int:
         for sample in family.samples
         if family.kind != "histogram" or any(sample.counts)
     ]
-    sys.stdout.write(table(("METRIC", "VALUE"), rows))
+    show(Table(("METRIC", "VALUE"), rows))
     return EXIT_OK
 
 

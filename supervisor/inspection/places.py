@@ -40,23 +40,34 @@ def _expanded(spec: str) -> Path | None:
 def _embedded(name: str, kind: Literal["target", "draft"]) -> Path | None:
     if kind == "target":
         return cache_dir() / "models" / name
+    drafts = _drafts_folder()
+    return drafts / name if drafts else None
+
+
+def embedded_drafts() -> list[str]:
+    """The drafts that dflashd brings along."""
+    drafts = _drafts_folder()
+    return sorted(file.parent.name for file in drafts.glob("*/config.json")) if drafts else []
+
+
+def _drafts_folder() -> Path | None:
     # The package's place without importing it, which would load the model libraries.
     found = find_spec("dflashd.worker")
     places = found.submodule_search_locations if found else None
-    return Path(next(iter(places))) / "drafts" / name if places else None
+    return Path(next(iter(places))) / "drafts" if places else None
 
 
 def _hub_snapshot(spec: str) -> Path | None:
     """What huggingface_hub keeps of ``owner/name`` or ``owner/name@revision``."""
     repo, _, revision = spec.partition("@")
-    kept = _hub_cache() / ("models--" + repo.replace("/", "--"))
+    kept = hub_cache() / ("models--" + repo.replace("/", "--"))
     commit = revision or MAIN_REVISION
     with suppress(OSError, ValueError):  # a commit by its hash has no such file
         commit = (kept / "refs" / commit).read_text().strip()
     return kept / "snapshots" / commit
 
 
-def _hub_cache() -> Path:
+def hub_cache() -> Path:
     """The hub's cache by the variables that its own library reads."""
     if chosen := os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE"):
         return Path(chosen).expanduser()

@@ -232,6 +232,24 @@ def test_plain_says_why(folder: Path, model: Model) -> None:
         assert (statistics.engine, statistics.engine_reason) == ("dflash", "")
 
 
+@pytest.mark.parametrize("length", [2, 3, BLOCK_TOKENS])
+def test_a_request_may_draft_shorter_blocks(
+    clairvoyant: Model, truth: list[int], length: int
+) -> None:
+    """``block_tokens`` is the longest run a cycle commits; the text stays the target's own."""
+    found = result(clairvoyant, request(block_tokens=length))
+    assert found.tokens == truth[len(PROMPT) :][:40]
+    assert found.statistics.block_tokens == length
+    assert length - 1 < found.statistics.acceptance_length_tokens <= length
+
+
+def test_a_longer_block_than_the_draft_knows_is_refused(model: Model) -> None:
+    """What the draft was not made for is an error that names the limit, never another length."""
+    with pytest.raises(DflashError, match=f"at most {model.block_tokens_limit}") as caught:
+        Generation(model, request(block_tokens=64))
+    assert caught.value.code == ErrorCode.bad_request
+
+
 def test_statistics_add_up(clairvoyant: Model) -> None:
     """Tokens, cycles and acceptance length agree with each other, drafted and plain."""
     drafted = result(clairvoyant, request(max_tokens=61)).statistics

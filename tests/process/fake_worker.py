@@ -136,6 +136,8 @@ class Job:
     load_ms: int = 0
     logprobs: int | None = None
     tools: tuple[Tool, ...] = ()
+    block_tokens: int = 8
+    """1: plain decoding."""
 
 
 class FakeWorker:
@@ -218,6 +220,7 @@ class FakeWorker:
                     load_ms=header.load_ms,
                     logprobs=body.logprobs,
                     tools=body.tools,
+                    block_tokens=1 if body.speculation == "off" else body.block_tokens or 8,
                 )
             case AddCredit() if header.id in self.jobs:
                 self.jobs[header.id].credit += header.chunks
@@ -297,6 +300,7 @@ class FakeWorker:
             digest="fake",
             engine="dflash",
             block_tokens=8,
+            block_tokens_limit=16,
             context_tokens=1000,
             memory_bytes=flags.memory_bytes,
             shared_bytes=flags.shared_bytes,
@@ -362,17 +366,21 @@ class FakeWorker:
         return ChunkBody(tokens=(job.seq,), text=job.text, logprobs=chances)
 
     def statistics(self, job: Job) -> DoneBody:
-        """Made up, but well-formed."""
+        """Made up, but well-formed: blocks of four are the fastest."""
+        plain = job.block_tokens == 1
+        accepted = min(job.block_tokens, 4)
+        cycle_ms = 10 if plain else 10 + job.block_tokens
         return DoneBody(
             finish_reason=self.flags.finish_reason,
             stop_string=self.flags.stop_string,
-            engine="dflash",
+            engine="plain" if plain else "dflash",
+            engine_reason="the request asked for speculation off" if plain else "",
             model=job.model,
             digest="fake",
             worker_pid=os.getpid(),
-            block_tokens=8,
+            block_tokens=job.block_tokens,
             cycles=job.seq,
-            acceptance_length_tokens=1.0,
+            acceptance_length_tokens=accepted,
             prompt_tokens=7,
             cached_tokens=3,
             generated_tokens=job.seq,
@@ -380,7 +388,7 @@ class FakeWorker:
             load_ms=job.load_ms,
             ttft_ms=1.0,
             prefill_ms=1.0,
-            decode_ms=1.0,
+            decode_ms=job.seq / accepted * cycle_ms,
             memory_bytes=1000,
         )
 

@@ -86,6 +86,7 @@ LOADED = LoadedBody(
     shared_bytes=500_000_000,
     target_digest="ab",
     draft_digest="cd",
+    block_tokens_limit=16,
 )
 
 HEADERS: dict[str, Header] = {
@@ -196,6 +197,7 @@ BODIES: dict[str, Body] = {
         sampling=Sampling(temperature=0.5, top_p=0.25, top_k=40, min_p=0.125, seed=7),
         speculation="strict",
         ignore_eos=True,
+        block_tokens=4,
     ),
     "GenerateBody, tools": GenerateBody(
         messages=(

@@ -13,7 +13,7 @@ import pytest
 def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A whole run of the doctor, in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "dflashd.worker.doctor", *arguments],
+        [sys.executable, "-m", "dflashd.supervisor.cli", "doctor", *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

@@ -1,0 +1,154 @@
+"""The machine around the daemon: its memory pool, descriptors, directories, and itself."""
+
+from __future__ import annotations
+
+import os
+import resource
+import stat
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+from ...protocol.errors import DflashError
+from ...protocol.finding import Finding
+from ...protocol.messages import SnapshotBody
+from ...protocol.paths import Endpoints
+from ...protocol.question import ask_status
+from ..config import DaemonSection
+from ..instance_lock import LOCK_NAME, holder_pid
+from ..pool import memory_pool
+
+ENOUGH_FILES = 1024
+SMALL_POOL_BYTES = 2 * 10**9
+PATIENCE_S = 3.0
+FAILED = ("backoff", "fatal", "lost")
+
+
+def open_files() -> Finding:
+    """Descriptors: libzmq aborts a process that has none left."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = soft == resource.RLIM_INFINITY or soft >= ENOUGH_FILES
+    return Finding(
+        name="open files",
+        says=f"limit {soft} (at most {hard})",
+        level="ok" if enough else "note",
+        advice="" if enough else f"dflashd raises it itself as far as it may; ulimit -n {hard}",
+        figures={"soft": soft, "hard": hard},
+    )
+
+
+def memory() -> Finding:
+    """The pool of all workers, as a configuration without a word on it gets it."""
+    pool = memory_pool(DaemonSection().memory_share)
+    small = pool.budget_bytes < SMALL_POOL_BYTES
+    return Finding(
+        name="pool",
+        says=f"{pool.budget_bytes / 1e9:.1f} GB for all models together ({pool.source})",
+        level="note" if small else "ok",
+        advice="enough for small models only; memory_share or memory_bytes in [daemon] change it"
+        if small
+        else "",
+        figures={"budget_bytes": pool.budget_bytes, "source": pool.source},
+    )
+
+
+def sockets(folder: Path) -> Finding:
+    """The runtime directory: private, writable, with a path short enough for sockets."""
+    try:
+        longest = max(len(os.fsencode(path)) for path in Endpoints(folder).paths)
+    except DflashError as error:
+        return Finding(name="sockets", says=error.message, level="problem")
+    figures: dict[str, float | int | str] = {"longest_path_bytes": longest}
+    says = f"in {folder}, paths of up to {longest} bytes"
+    wrong = unusable(folder)
+    if wrong:
+        says, advice = f"{folder} {wrong[0]}", wrong[1]
+        return Finding(name="sockets", says=says, level="problem", advice=advice, figures=figures)
+    return Finding(name="sockets", says=says, figures=figures)
+
+
+def unusable(folder: Path) -> tuple[str, str] | None:
+    """Why the daemon could not keep its sockets there, and what to do."""
+    try:
+        status = folder.lstat()
+    except FileNotFoundError:
+        above = next(path for path in folder.absolute().parents if path.exists())
+        if os.access(above, os.W_OK | os.X_OK):
+            return None
+        return f"cannot be made: {above} is not ours to write", "set DFLASHD_RUNTIME_DIR"
+    except OSError as error:
+        return f"cannot be looked at: {error.strerror}", "set DFLASHD_RUNTIME_DIR"
+    return not_private(folder, status)
+
+
+def not_private(folder: Path, status: os.stat_result) -> tuple[str, str] | None:
+    """Why something that is there is no directory of ours alone."""
+    if not stat.S_ISDIR(status.st_mode):
+        return "is no directory", "move it away, or set DFLASHD_RUNTIME_DIR"
+    if status.st_uid != os.geteuid():
+        return "belongs to another user", "run as that user, or set DFLASHD_RUNTIME_DIR"
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        return "is open to other users", f"chmod 700 {folder}"
+    return None
+
+
+def daemon(folder: Path) -> Iterator[Finding]:
+    """Whether one serves there, and how its models are."""
+    try:
+        snapshot = ask_status(folder, timeout_s=PATIENCE_S)
+    except DflashError as error:
+        yield silent(folder, error)
+        return
+    own = version("dflashd")
+    other = snapshot.version != own
+    yield Finding(
+        name="daemon",
+        says=f"dflashd {snapshot.version} serves, pid {snapshot.pid}, "
+        f"{len(snapshot.models)} models configured",
+        level="note" if other else "ok",
+        advice=f"this is dflashd {own}: restart the daemon to have it too" if other else "",
+        figures={"pid": snapshot.pid},
+    )
+    yield from failed_models(snapshot)
+
+
+def silent(folder: Path, error: DflashError) -> Finding:
+    """None serves: it is not there, or it hangs."""
+    pid = holder_pid(folder / LOCK_NAME)
+    if pid is None or not alive(pid):
+        return Finding(
+            name="daemon", says="not running", advice="start one: dflashd serve --config FILE"
+        )
+    return Finding(
+        name="daemon",
+        says=f"pid {pid} holds {folder}, but: {error.message}",
+        level="problem",
+        advice=f"look at its log; if it hangs, kill -9 {pid} and start it again",
+        figures={"pid": pid},
+    )
+
+
+def failed_models(snapshot: SnapshotBody) -> Iterator[Finding]:
+    """Those that were given up or wait to be tried again."""
+    workers = {worker.name: worker for worker in snapshot.workers}
+    for model in snapshot.models:
+        if model.state in FAILED:
+            worker = workers.get(model.worker)
+            reason = model.reason or (worker.reason if worker else "") or "no reason is known"
+            yield Finding(
+                name="model",
+                says=f"{model.name} is {model.state}: {reason.splitlines()[0]}",
+                level="problem",
+                advice=f"dflashctl logs {model.name}; then dflashctl spawn {model.name}",
+            )
+
+
+def alive(pid: int) -> bool:
+    """Whether such a process exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,75 @@
+"""Combinations of versions that fail are named with the reason and the way out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from dflashd.supervisor.doctor import host, model_libraries
+from dflashd.supervisor.doctor.known_bad import Site, known_bad
+
+GOOD = {"mlx": "0.32.4", "mlx-cpu": "0.32.4", "mlx-lm": "0.32.2", "libzmq": "4.3.5"}
+
+
+def said(system: str = "Linux", machine: str = "x86_64", **versions: str | None) -> list[str]:
+    installed = {**GOOD, **{name.replace("_", "-"): of for name, of in versions.items()}}
+    present = {name: version for name, version in installed.items() if version is not None}
+    return [f.says for f in known_bad(Site(system=system, machine=machine, versions=present))]
+
+
+def test_what_works_is_not_accused() -> None:
+    """A good installation has no finding."""
+    assert said() == []
+    assert said(transformers="5.14.0") == []
+
+
+@pytest.mark.parametrize(
+    ("versions", "words"),
+    [
+        ({"transformers": "5.13.0", "mlx_lm": "0.31.3"}, "importing mlx_lm fails"),
+        ({"mlx_cpu": None}, "libmlx.so"),
+        ({"mlx_cuda_13": "0.32.4"}, "two packages"),
+        ({"mlx_cpu": "0.31.0"}, "different versions"),
+        ({"libzmq": "4.3.2"}, "CVE-2020-15166"),
+    ],
+)
+def test_each_known_combination_is_found(versions: dict[str, str | None], words: str) -> None:
+    """Its reason is told."""
+    assert any(words in sentence for sentence in said(**versions))
+
+
+def test_a_translated_python_is_found() -> None:
+    """On a Mac, an x86 Python has no Metal."""
+    assert any("Rosetta" in sentence for sentence in said("Darwin", "x86_64", mlx_cpu=None))
+
+
+def test_model_libraries_that_kill_their_process_are_a_finding() -> None:
+    """A process that aborts on import is told with its last words; what it found before stays."""
+    code = (
+        'import os, sys; print(\'{"name":"machine","says":"fine"}\', flush=True);'
+        "sys.stderr.write('libmlx is broken'); sys.stderr.flush(); os.abort()"
+    )
+    first, last = model_libraries.look((sys.executable, "-c", code))
+    assert first.says == "fine"
+    assert last.level == "problem"
+    assert "libmlx is broken" in last.says
+
+
+def test_a_directory_open_to_others_is_a_problem(tmp_path: Path) -> None:
+    """The finding says how to close it; one of ours, or one that can be made, is well."""
+    folder = tmp_path / "run"
+    if len(os.fsencode(folder)) > 80:
+        folder = Path("/tmp") / f"dfd{os.getpid()}"
+    assert host.sockets(folder).level == "ok"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    try:
+        assert host.sockets(folder).level == "problem"
+        assert host.sockets(folder).advice == f"chmod 700 {folder}"
+        folder.chmod(0o700)
+        assert host.sockets(folder).level == "ok"
+    finally:
+        folder.rmdir()
