@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -46,10 +47,8 @@ def test_python_in_a_checkpoint_is_never_run(
     monkeypatch.chdir(target)
     for name, changed in fields.items():
         change(target / name, **changed)
-    try:
-        _ = load_model("t", LoadBody(target=str(target)), lambda *_: None)
-    except DflashError as error:
-        assert "Traceback" not in error.message
+    with contextlib.suppress(DflashError):
+        load_model("t", LoadBody(target=str(target)), lambda *_: None)
     assert not proof.exists()
 
 
