@@ -21,7 +21,7 @@ from ..keys.http_keys import http_keys, new_http_key, revoke_http_key
 from ..keys.key_name import checked_name
 from ..keys.server_key import server_key
 from .looks import write_json
-from .screen import table
+from .tables import Table, show as show_parts
 
 
 def keys(options: argparse.Namespace) -> int:
@@ -110,9 +110,8 @@ def show(options: argparse.Namespace, folder: Path) -> int:
         return EXIT_OK
     rows = [(key.name, key.role, when(key.added_unix_s), key.public) for key in clients]
     rows += [(key.name, "http", when(key.added_unix_s), "") for key in http]
-    sys.stdout.write(f"this daemon's public key is {server}\n")
-    if rows:
-        sys.stdout.write(table(("KEY", "ROLE", "ADDED", "PUBLIC KEY"), rows))
+    listed = [Table(("KEY", "ROLE", "ADDED", "PUBLIC KEY"), rows)] if rows else []
+    show_parts(f"this daemon's public key is {server}\n", *listed)
     return EXIT_OK
 
 
