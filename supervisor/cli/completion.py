@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from typing import cast
 
 from ..exit_statuses import EXIT_OK
 
@@ -36,8 +37,7 @@ def commands_of(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentPa
     """The parsers of all commands."""
     for action in parser._actions:  # noqa: SLF001
         if isinstance(action.choices, dict):
-            parsers: dict[str, argparse.ArgumentParser] = action.choices
-            yield from parsers.values()
+            yield from cast("dict[str, argparse.ArgumentParser]", action.choices).values()
 
 
 def model_names(parsed_args: argparse.Namespace, **_: object) -> list[str]:

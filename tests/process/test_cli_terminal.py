@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import pytest
@@ -30,7 +30,7 @@ def on_terminal(daemon: DaemonProcess, *arguments: str, **environment: str) -> T
 
 
 @contextmanager
-def reader(daemon: DaemonProcess) -> Iterator[None]:
+def reader(daemon: DaemonProcess) -> Generator[None]:
     """Somebody who reads an endless answer as it comes."""
     command = [*CTL, "--runtime-dir", str(daemon.runtime_dir), "generate", "a", "x"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -191,6 +191,7 @@ def test_bench_finds_the_fastest_block_and_says_why(make_daemon: MakeDaemon) -> 
         (("spawn", "a", "--json"), {"model", "state", "seconds"}),
         (("logs", "a", "--json"), {"text", "missed_bytes"}),
         (("retire", "a", "--json"), {"model", "state"}),
+        (("pin", "a", "--json"), {"model", "pinned"}),
         (("shutdown", "--json"), {"pid", "state"}),
     ],
 )
