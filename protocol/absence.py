@@ -10,7 +10,7 @@ from .paths import full_path
 
 def nobody(url: str) -> DflashError:
     """No process listens, or it lets nobody more in."""
-    if full_path(Path(url.removeprefix("ipc://"))).exists():
+    if url.startswith("ipc:") and full_path(Path(url.removeprefix("ipc://"))).exists():
         sentence = f"the daemon at {url} has no room for another connection: close some"
         return DflashError(ErrorCode.overloaded, sentence, retryable=True, retry_after_s=1.0)
     return DflashError(
@@ -33,4 +33,23 @@ def stranger(url: str) -> DflashError:
     """What answers is something else."""
     return DflashError(
         ErrorCode.protocol, f"what listens at {url} is not a dflashd of this version"
+    )
+
+
+def unauthorised(url: str) -> DflashError:
+    """A daemon listens and does not know our key, or knows it no more."""
+    return DflashError(
+        ErrorCode.unauthorised,
+        f"the daemon at {url} does not allow this key: `dflashctl keys list` there shows those "
+        "that it does",
+    )
+
+
+def broken(url: str) -> DflashError:
+    """Somebody listens and breaks off before we have met."""
+    return DflashError(
+        ErrorCode.unauthorised,
+        f"what listens at {url} breaks the connection off: is it a dflashd, and the one that this "
+        "key file was made for? (It does so too when it has no room for more connections.)",
+        retryable=True,
     )

@@ -11,6 +11,7 @@ import zmq
 from . import absence
 from .codec import decode, encode
 from .errors import DflashError, ErrorCode, Malformed, Stranger
+from .key_file import KeyFile
 from .link import Link
 from .messages import WINDOW_CHUNKS, Cancel, Failed, Header, Hello, ToClient, Welcome
 from .pending import Pending
@@ -33,6 +34,7 @@ class Channel:
         *,
         timeout_s: float,
         silence_s: float,
+        key: KeyFile | None = None,
     ) -> None:
         self.welcome: Welcome | None = None
         self.strays = 0
@@ -48,7 +50,7 @@ class Channel:
         self._refusal: DflashError | None = None
         self._greeted = asyncio.Event()
         self._link = Link(
-            context, url, on_message=self._receive, on_up=self._greet, on_down=self._lose
+            context, url, key=key, on_message=self._receive, on_up=self._greet, on_down=self._lose
         )
 
     async def open(self, wait_s: float) -> None:
@@ -57,14 +59,14 @@ class Channel:
         try:
             async with asyncio.timeout(self._timeout_s):
                 while not self._link.up:
+                    if self._link.unauthorised:
+                        raise absence.unauthorised(self._url)
                     if self._link.refused and self._loop.time() - start >= wait_s:
-                        raise absence.nobody(self._url)
+                        raise self._nobody()
                     await self._link.change()
                 await self._greeted.wait()
         except TimeoutError:
-            raise (
-                absence.mute(self._url) if self._link.up else absence.nobody(self._url)
-            ) from None
+            raise (absence.mute(self._url) if self._link.up else self._nobody()) from None
         if self._refusal is not None:
             raise self._refusal
 
@@ -167,7 +169,7 @@ class Channel:
         """Fail ``pending``, which got no answer in time; unless it waits with good reason."""
         if self._link.up and not must_answer:
             return
-        error = absence.mute(self._url) if self._link.up else absence.nobody(self._url)
+        error = absence.mute(self._url) if self._link.up else self._nobody()
         self._link.withdraw(frames)
         self._fail_one(pending.id, error)
 
@@ -185,3 +187,8 @@ class Channel:
         if self._link.up:
             self._greet()
         self._watch = self._loop.call_later(self._interval_s, self._look)
+
+    def _nobody(self) -> DflashError:
+        if self._link.unauthorised:
+            return absence.unauthorised(self._url)
+        return absence.broken(self._url) if self._link.broken else absence.nobody(self._url)

@@ -15,6 +15,7 @@ from .channel import Channel
 from .codec import Message, decode, decode_body, encode
 from .errors import DflashError, ErrorCode
 from .generation import Generation
+from .key_file import read_key_file
 from .link import LINGER_MS
 from .messages import (
     WINDOW_CHUNKS,
@@ -44,7 +45,7 @@ from .messages import (
     Status,
     Subscribe,
 )
-from .paths import Endpoints, runtime_dir as default_runtime_dir
+from .paths import endpoints_of
 from .pending import Call, OnEvent
 from .stream import Stream
 from .watch import LogText, Watch, Watching, log_reader, read_event
@@ -59,6 +60,9 @@ DEADLINE_GRACE_S = 2.0
 class AsyncClient:
     """A connection to the daemon of ``runtime_dir``; use it as an async context manager.
 
+    Or to one on another machine: ``connect`` is its address (``tcp://HOST:PORT``), ``key`` the file
+    that `dflashctl keys new` made for this client there.
+
     ``timeout_s`` bounds connecting and every first answer; ``wait_s`` is how long a daemon that
     is not there may take to appear (default: ``timeout_s``); after ``silence_s`` without a sign
     of life it counts as gone. What goes wrong raises DflashError, misuse RuntimeError.
@@ -68,11 +72,14 @@ class AsyncClient:
         self,
         runtime_dir: Path | None = None,
         *,
+        connect: str | None = None,
+        key: Path | None = None,
         timeout_s: float = TIMEOUT_S,
         wait_s: float | None = None,
         silence_s: float = SILENCE_S,
     ) -> None:
-        self._endpoints = Endpoints(runtime_dir or default_runtime_dir())
+        self._endpoints = endpoints_of(runtime_dir, connect)
+        self._key = read_key_file(key) if key is not None else None
         self._timeout_s = timeout_s
         self._wait_s = timeout_s if wait_s is None else wait_s
         self._silence_s = silence_s
@@ -269,7 +276,13 @@ class AsyncClient:
 
     async def _connect(self, context: zmq.Context[zmq.Socket[bytes]], url: str) -> Channel:
         try:
-            channel = Channel(context, url, timeout_s=self._timeout_s, silence_s=self._silence_s)
+            channel = Channel(
+                context,
+                url,
+                timeout_s=self._timeout_s,
+                silence_s=self._silence_s,
+                key=self._key,
+            )
         except zmq.ZMQError as error:
             raise DflashError(ErrorCode.internal, f"no socket can be opened: {error}") from error
         try:

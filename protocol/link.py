@@ -15,6 +15,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from .envelope import BODY_LIMIT_BYTES
+from .key_file import KeyFile
 
 LINGER_MS = 250
 """How long closing may take to hand a last cancel to a daemon that reads slowly."""
@@ -31,7 +32,21 @@ _OPTIONS = {
     zmq.RECONNECT_IVL: 50,
     zmq.RECONNECT_IVL_MAX: 200,
 }
-_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
+_HANDSHAKE_BROKEN = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+_EVENTS = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | _HANDSHAKE_BROKEN
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CONNECT_RETRIED
+)
+_KEEPALIVE = {
+    zmq.TCP_KEEPALIVE: 1,
+    zmq.TCP_KEEPALIVE_IDLE: 60,
+    zmq.TCP_KEEPALIVE_INTVL: 15,
+    zmq.TCP_KEEPALIVE_CNT: 4,
+}
+"""A machine that vanished without a word is noticed within two minutes."""
 
 
 @final
@@ -47,6 +62,7 @@ class Link:
         context: zmq.Context[zmq.Socket[bytes]],
         url: str,
         *,
+        key: KeyFile | None = None,
         on_message: Callable[[list[bytes]], None],
         on_up: Callable[[], None],
         on_down: Callable[[], None],
@@ -54,6 +70,10 @@ class Link:
         self.up = False
         self.refused = False
         """Whether the last attempt to connect found nobody."""
+        self.unauthorised = False
+        """Whether it found a daemon that does not know our key; that is final."""
+        self.broken = False
+        """Whether it found somebody who broke off before both sides had proven who they are."""
         self._on_message = on_message
         self._on_up = on_up
         self._on_down = on_down
@@ -65,6 +85,14 @@ class Link:
         self._socket = context.socket(zmq.DEALER)
         for option, value in _OPTIONS.items():
             self._socket.setsockopt(option, value)
+        if url.startswith("tcp:"):
+            self._socket.setsockopt(zmq.IPV6, 1)
+            for option, value in _KEEPALIVE.items():
+                self._socket.setsockopt(option, value)
+        if key is not None:
+            self._socket.curve_serverkey = key.server.encode()
+            self._socket.curve_publickey = key.public.encode()
+            self._socket.curve_secretkey = key.secret.encode()
         self._monitor = self._socket.get_monitor_socket(_EVENTS)
         for socket in (self._socket, self._monitor):
             self._loop.add_reader(socket.FD, self._pump)
@@ -148,6 +176,10 @@ class Link:
 
     def _follow(self, event: int) -> None:
         self.refused = event == zmq.EVENT_CONNECT_RETRIED
+        self.broken = bool(event & _HANDSHAKE_BROKEN) or (
+            self.broken and event != zmq.EVENT_HANDSHAKE_SUCCEEDED
+        )
+        self.unauthorised = self.unauthorised or event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self.up = True
             self._on_up()

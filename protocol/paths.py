@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,3 +116,40 @@ class Endpoints:
 
     def _url(self, name: str) -> str:
         return f"ipc://{self._path(name)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteEndpoints:
+    """A daemon's one address on tcp, where everything is asked that the key may ask.
+
+    Raises DflashError(bad_request) for what is no address.
+    """
+
+    address: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"tcp://[^\s/;]+:[0-9]{1,5}", self.address):
+            raise DflashError(
+                ErrorCode.bad_request, f"no address of a daemon: {self.address} (tcp://HOST:PORT)"
+            )
+
+    @property
+    def requests(self) -> str:
+        """Return the URL clients send requests to."""
+        return self.address
+
+    @property
+    def control(self) -> str:
+        """Return the URL of the control channel."""
+        return self.address
+
+
+def endpoints_of(runtime_dir_: Path | None, address: str | None) -> Endpoints | RemoteEndpoints:
+    """Where the daemon is that a directory or an address means; by default the user's own."""
+    if address is None:
+        return Endpoints(runtime_dir_ or runtime_dir())
+    if runtime_dir_ is not None:
+        raise DflashError(
+            ErrorCode.bad_request, "a daemon has a directory here or an address elsewhere: name one"
+        )
+    return RemoteEndpoints(address)

@@ -40,12 +40,19 @@ class Client:
         self,
         runtime_dir: Path | None = None,
         *,
+        connect: str | None = None,
+        key: Path | None = None,
         timeout_s: float = TIMEOUT_S,
         wait_s: float | None = None,
         silence_s: float = SILENCE_S,
     ) -> None:
         self._client = AsyncClient(
-            runtime_dir, timeout_s=timeout_s, wait_s=wait_s, silence_s=silence_s
+            runtime_dir,
+            connect=connect,
+            key=key,
+            timeout_s=timeout_s,
+            wait_s=wait_s,
+            silence_s=silence_s,
         )
         self._lock = threading.Lock()
         self._background: BackgroundLoop | None = None

@@ -10,11 +10,10 @@ from msgspec import Meta, Struct, structs
 
 from ..protocol import paths
 from ..protocol.messages import Name
-from .http_section import HttpSection
+from .http_section import FilePath, HttpSection
 from .limits import Duration, Limits
 from .model_section import ModelSection
-
-FilePath = Annotated[str, Meta(pattern=r"^[^\0]+$")]
+from .tcp_section import TcpSection
 
 
 class ConfigError(Exception):
@@ -30,7 +29,9 @@ class DaemonSection(Limits, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     runtime_dir: Annotated[
         FilePath | None, Meta(description="directory of sockets and lock, private to the owner")
     ] = None
-    state_dir: Annotated[FilePath | None, Meta(description="directory of the workers' logs")] = None
+    state_dir: Annotated[
+        FilePath | None, Meta(description="directory of the workers' logs and of keys")
+    ] = None
     watch_config: Annotated[
         bool, Meta(description="reload when the configuration file changes")
     ] = False
@@ -48,13 +49,14 @@ class DaemonSection(Limits, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file: ``[daemon]``, one ``[models.NAME]`` for each model, perhaps ``[http]``."""
+    """The whole file: ``[daemon]``, ``[models.NAME]`` for each model, ``[http]``, ``[tcp]``."""
 
     daemon: DaemonSection = DaemonSection()
     models: Annotated[dict[Name, ModelSection], Meta(max_length=1024)] = msgspec.field(
         default_factory=dict[Name, ModelSection]
     )
     http: HttpSection | None = None
+    tcp: TcpSection | None = None
 
     @property
     def runtime_dir(self) -> Path:
@@ -67,6 +69,16 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Where the workers' logs are."""
         chosen = self.daemon.state_dir
         return Path(chosen) if chosen else paths.state_dir()
+
+    @property
+    def keys_dir(self) -> Path:
+        """Where keys are kept."""
+        return keys_dir(self.state_dir)
+
+
+def keys_dir(state_dir: Path) -> Path:
+    """Where the keys are in a state directory."""
+    return state_dir / "keys"
 
 
 def anchored(config: Config, base_dir: Path) -> Config:
@@ -85,7 +97,12 @@ def anchored(config: Config, base_dir: Path) -> Config:
         )
         for name, body in config.models.items()
     }
-    return structs.replace(config, daemon=section, models=models)
+    http = config.http and structs.replace(
+        config.http,
+        tls_certificate=as_path(config.http.tls_certificate, base_dir),
+        tls_key=as_path(config.http.tls_key, base_dir),
+    )
+    return structs.replace(config, daemon=section, models=models, http=http)
 
 
 def as_path(text: str | None, base_dir: Path) -> str | None:

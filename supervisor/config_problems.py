@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from .config import Config
-from .http_section import is_loopback, packages_missing
+from .http_section import packages_missing
 
 Path = tuple[str, ...]
 
@@ -62,9 +62,13 @@ def problems_between(config: Config) -> Iterator[Problem]:
         if model.group in config.models:
             what = f"must not be the name of a model, got '{model.group}'"
             yield Problem(("models", name, "group"), what)
-    if config.http is not None and not is_loopback(config.http.host):
-        what = "can be reached from other machines, which needs API keys that dflashd does not have"
-        yield Problem(("http", "host"), f"{what} yet: use 127.0.0.1")
+    if config.http is not None and (config.http.tls_certificate is None) != (
+        config.http.tls_key is None
+    ):
+        yield Problem(("http", "tls_certificate"), "and tls_key go together: give both or neither")
+    if config.tcp is not None and config.tcp.insecure_loopback and config.tcp.outside:
+        what = f"is for the loopback only, and {config.tcp.outside[0]} is not: use keys there"
+        yield Problem(("tcp", "insecure_loopback"), what)
     if config.http is not None and packages_missing():
         yield Problem(("http",), "needs more packages: pip install 'dflashd[http]'")
 

@@ -32,6 +32,7 @@ from .gateway.settings import GatewaySettings, written
 from .inspector import Inspector
 from .instance_lock import InstanceLock
 from .lifeline import Lifeline
+from .local_door import LocalDoor
 from .log import line, log
 from .log_keeper import LogKeeper
 from .lookout import Lookout
@@ -40,6 +41,7 @@ from .process_registry import ProcessRegistry
 from .processes import Processes
 from .service.notify import ServiceNotifier
 from .switchboard import Switchboard
+from .tcp.listener import TcpListener
 from .worker_logs import WorkerLogs
 
 GATEWAY_COMMAND = (sys.executable, "-P", "-m", "dflashd.supervisor.gateway")
@@ -92,6 +94,7 @@ class Daemon:
         section = self._config.daemon
         self._pool = memory_pool(section.memory_share, section.memory_bytes)
         self._open_files = open_files.OpenFiles()
+        self._tcp: TcpListener | None = None
 
     async def run(self, on_ready: Callable[[str], None]) -> None:
         """Serve until told to stop; ``on_ready`` gets a sentence. Raises DaemonError."""
@@ -147,23 +150,20 @@ class Daemon:
             configs=self._configs,
             lookout=self._lookout,
             on_stop=self._stopped.set,
-            services=lambda: () if gateway is None else (gateway.status(),),
+            services=lambda: tuple(each.status() for each in (gateway, self._tcp) if each),
         )
         loop = asyncio.get_running_loop()
-        for door in doors:
-            loop.add_reader(door.fileno(), self._wake, door)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._board.give, ShutdownAsked())
-        if self._lifeline is not None:
-            self._lifeline.hold()
-        loop.add_signal_handler(signal.SIGHUP, self._board.give, ReloadAsked(cause="signal"))
+        self._attend(loop, doors)
         try:
+            self._tcp = self._listener()
             with LogKeeper(logs):
                 async with asyncio.TaskGroup() as tasks:
                     watches = [
                         tasks.create_task(self._watch_clock()),
                         tasks.create_task(self._watch_config()),
                     ]
+                    if self._tcp is not None:
+                        watches.append(tasks.create_task(self._tcp.guard()))
                     if gateway is not None:
                         gateway.start()
                     on_ready(self._ready_sentence())
@@ -177,6 +177,8 @@ class Daemon:
                 await gateway.stop()
         finally:
             processes.kill_all()
+            if self._tcp is not None:
+                self._tcp.stop()
             if gateway is not None:
                 gateway.kill()
             if self._lifeline is not None:
@@ -185,12 +187,31 @@ class Daemon:
             for door in doors:
                 loop.remove_reader(door.fileno())
 
+    def _attend(self, loop: asyncio.AbstractEventLoop, doors: tuple[Door, ...]) -> None:
+        """Be called when something arrives: a message, a signal, the parent's end."""
+        for door in doors:
+            loop.add_reader(door.fileno(), self._wake, door)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._board.give, ShutdownAsked())
+        if self._lifeline is not None:
+            self._lifeline.hold()
+        loop.add_signal_handler(signal.SIGHUP, self._board.give, ReloadAsked(cause="signal"))
+
+    def _listener(self) -> TcpListener | None:
+        section = self._config.tcp
+        if section is None:
+            return None
+        listener = TcpListener(section, self._config.keys_dir, self._board, self._wake)
+        listener.start()
+        return listener
+
     def _gateway(self, registry: ProcessRegistry, logs: WorkerLogs) -> Companion | None:
         http = self._config.http
         if http is None:
             return None
         settings = GatewaySettings(
             runtime_dir=str(self._config.runtime_dir),
+            keys_dir=str(self._config.keys_dir),
             http=http,
         )
         processes = Processes(
@@ -248,6 +269,8 @@ class Daemon:
                 self._lifeline.check()
             self._service.beat(time.monotonic())
             self._board.flush()
+            if self._tcp is not None:
+                self._tcp.look()
             self._board.give(TimePassed())
             self._turn()
             if self._open_files.look():
@@ -287,7 +310,7 @@ def open_doors(endpoints: Endpoints) -> Generator[tuple[Door, Door, Door]]:
     try:
         for path, (kind, burst_messages) in zip(paths, kinds, strict=True):
             try:
-                doors.append(Door(context, path, kind, burst_messages=burst_messages))
+                doors.append(LocalDoor(context, path, kind, burst_messages=burst_messages))
             except (zmq.ZMQError, OSError) as error:
                 raise DaemonError(f"{path} cannot be bound: {error}") from error
         requests, control, workers = doors

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
+from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
-from pathlib import Path
 from typing import cast, final
 
 import zmq
 import zmq.backend
 
-from ..protocol.codec import Kinds
+from ..protocol.codec import Kinds, Message, decode
 from ..protocol.envelope import BODY_LIMIT_BYTES
-from ..protocol.paths import full_path
 
 SEND_MESSAGES = 100
 """Messages libzmq holds for one peer, whatever their size; more wait in its outbox."""
@@ -90,54 +87,44 @@ class Outbox:
         self.bytes -= sum(map(len, self.messages.popleft()))
 
 
-@final
-class Door:
-    """A bound socket, private to its owner. One thread only; nothing here ever waits."""
+class Door(ABC):
+    """A bound socket. One thread only; nothing here ever waits."""
 
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
-        path: Path,
+        name: str,
         kinds: Kinds,
         *,
         burst_messages: int = CLIENT_BURST_MESSAGES,
     ) -> None:
-        self.name = path.stem
+        self.name = name
         self.kinds = kinds
         self.counters: Counter[str] = Counter()
         self.may_have_message = True
-        self._path = path
         self._was_woken = False
         self._outboxes: dict[bytes, Outbox] = {}
         self._socket = context.socket(zmq.ROUTER)
         try:
-            self._bind(burst_messages)
+            for option, value in _OPTIONS.items():
+                self._socket.setsockopt(option, value)
+            self._socket.setsockopt(zmq.RCVHWM, burst_messages)
+            self._bind()
         except BaseException:
             self._socket.close()  # open, it would keep the context from ending
             raise
 
-    def _bind(self, burst_messages: int) -> None:
-        for option, value in _OPTIONS.items():
-            self._socket.setsockopt(option, value)
-        self._socket.setsockopt(zmq.RCVHWM, burst_messages)
-        old_mask = os.umask(0o177)
-        try:
-            self._socket.bind(f"ipc://{self._path}")
-        finally:
-            os.umask(old_mask)
-        self._path.chmod(0o600)
-        full_path(self._path).unlink(missing_ok=True)
+    @abstractmethod
+    def _bind(self) -> None:
+        """Set what this kind of door needs, and begin to listen."""
 
+    @abstractmethod
     def let_in(self, *, new_peers: bool) -> None:
-        """Let nobody new connect, or again; who is connected stays so, and nothing is lost.
+        """Let nobody new connect, or again; who is connected stays so, and nothing is lost."""
 
-        The socket's file is moved, not closed: closing would disconnect everybody.
-        """
-        source, target = self._path, full_path(self._path)
-        if new_peers:
-            source, target = target, source
-        with contextlib.suppress(FileNotFoundError):
-            source.replace(target)
+    def decode(self, identity: bytes, frames: Sequence[bytes]) -> Message:
+        """Read a message of a peer. Raises Stranger or Malformed."""
+        return decode(frames, self.kinds)
 
     def fileno(self) -> int:
         """Readable when something may have arrived: then call :meth:`stir`."""
@@ -216,15 +203,15 @@ class Door:
         """Drop what waits for a peer that will not read any more."""
         self._outboxes.pop(identity, None)
 
+    @abstractmethod
     def close(self) -> None:
-        """Close and remove the socket file; what was sent may still leave for a moment."""
-        self._socket.close()
-        self._path.unlink(missing_ok=True)
-        full_path(self._path).unlink(missing_ok=True)
+        """Listen no more; what was sent may still leave for a moment."""
 
     def _receive_parts(self) -> list[bytes]:
+        return self._parts_from(_receive(self._socket, _NO_WAIT, copy=False))
+
+    def _parts_from(self, part: zmq.Frame) -> list[bytes]:
         # recv_multipart asks the socket after each part; the part itself knows, and is faster.
-        part = _receive(self._socket, _NO_WAIT, copy=False)
         parts = [part.bytes]
         while part.more:
             part = _receive(self._socket, _NO_WAIT, copy=False)

@@ -13,3 +13,11 @@ class AlreadyServed(DaemonError):
 
 class UnsafeDirectory(DaemonError):
     """A directory is not private to its owner, or not usable."""
+
+
+class UnsafeFile(DaemonError):
+    """A file with keys is not private to its owner, or not usable."""
+
+
+class KeyRefused(DaemonError):
+    """A key cannot be made, allowed or revoked as asked."""

@@ -10,13 +10,15 @@ from msgspec import Meta, Struct
 
 from .limits import Bound, Duration
 
+FilePath = Annotated[str, Meta(pattern=r"^[^\0]+$")]
+
 
 class HttpSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The HTTP gateway; it runs when the section is there."""
 
     host: Annotated[
         str,
-        Meta(min_length=1, max_length=255, description="address to listen at; loopback only"),
+        Meta(min_length=1, max_length=255, description="address to listen at"),
     ] = "127.0.0.1"
     port: Annotated[int, Meta(ge=1, le=65535)] = 8383
     connections: Annotated[Bound, Meta(description="open at a time; more are turned away")] = 512
@@ -40,11 +42,24 @@ class HttpSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Duration, Meta(description="for a whole answer, loading the model included")
     ] = 3600
 
+    require_keys: Annotated[
+        bool, Meta(description="ask for API keys on the loopback, too; beyond it always")
+    ] = False
+    tls_certificate: Annotated[
+        FilePath | None, Meta(description="PEM file: the certificate and those above it")
+    ] = None
+    tls_key: Annotated[FilePath | None, Meta(description="PEM file: its private key")] = None
+
     @property
     def url(self) -> str:
         """Where clients find it."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"{'https' if self.tls_key else 'http'}://{host}:{self.port}"
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """Whether nobody is answered without an API key."""
+        return self.require_keys or not is_loopback(self.host)
 
 
 def is_loopback(host: str) -> bool:

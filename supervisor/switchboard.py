@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, final
 
 from msgspec import structs
@@ -57,6 +57,7 @@ from .inspector import Inspector
 from .log import line, log
 from .lookout import Lookout
 from .processes import Processes
+from .tcp.door import TcpDoor
 
 BATCH_MESSAGES = 64
 """Taken from one socket before the others have their turn."""
@@ -67,7 +68,7 @@ BATCH_BYTES = 4 * 2**20
 LAST_WORDS_MESSAGES = 100_000
 """Taken from the workers' socket before an exit is believed."""
 
-ClientDoor = Literal["requests", "control"]
+ClientDoor = Literal["requests", "control", "tcp"]
 
 
 @final
@@ -156,6 +157,24 @@ class Switchboard:
         for door in self._client_doors.values():
             door.let_in(new_peers=new_clients)
 
+    def open_door(self, door: TcpDoor) -> None:
+        """Clients may come through a door on tcp, too."""
+        self._client_doors["tcp"] = door
+
+    def close_door(self, door: TcpDoor) -> None:
+        """They may not any more."""
+        if self._client_doors.get("tcp") is door:
+            del self._client_doors["tcp"]
+
+    def lose(self, door: TcpDoor, identities: list[bytes]) -> None:
+        """Connections on tcp have ended."""
+        for identity in identities:
+            self.give(ClientVanished(peer=Peer("tcp", identity)))
+
+    def note(self, name: str, fields: Mapping[str, str | float]) -> None:
+        """Keep and tell an event of the shell."""
+        self._lookout.note(name, fields)
+
     def give(self, event: Event) -> None:
         """Hand an event to the core and obey; what that brings about is handled in turn."""
         self._events.append(event)
@@ -188,7 +207,7 @@ class Switchboard:
     ) -> None:
         peer = Peer(name, identity)
         try:
-            message = decode(frames, door.kinds)
+            message = door.decode(identity, frames)
         except Stranger:
             door.counters["strangers"] += 1
         except Malformed as error:
@@ -306,7 +325,9 @@ class Switchboard:
         self._send_frames(peer, encode(header, body))
 
     def _send_frames(self, peer: Peer, frames: list[bytes]) -> None:
-        match self._client_doors[peer.door].send(peer.identity, frames):
+        door = self._client_doors.get(peer.door)  # on tcp it may have been closed
+        delivery = Delivery.peer_gone if door is None else door.send(peer.identity, frames)
+        match delivery:
             case Delivery.on_its_way:
                 pass
             case Delivery.peer_gone:

@@ -45,6 +45,10 @@ def parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="the daemon's runtime_dir (default: $DFLASHD_RUNTIME_DIR, else the user's own)",
     )
+    top.add_argument(
+        "--connect", metavar="tcp://HOST:PORT", help="speak to the daemon at this address instead"
+    )
+    top.add_argument("--key", type=Path, metavar="FILE", help="the key file to do that with")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_lifecycle(commands)
     add_config(commands)
@@ -54,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     add_generate(commands)
     add_bench(commands)
     add_service(commands)
+    add_keys(commands)
     add_machine(commands)
     return top
 
@@ -255,6 +260,32 @@ def add_service(commands: Commands) -> None:
         add_json(action)
         if name in ("install", "print"):
             action.add_argument("--config", type=Path, required=True, metavar="FILE")
+
+
+def add_keys(commands: Commands) -> None:
+    """Keys new, allow, revoke, list."""
+    keys = commands.add_parser("keys", help="say who may use the daemon over tcp and HTTP")
+    actions = keys.add_subparsers(dest="action", required=True, metavar="ACTION")
+    new = actions.add_parser("new", help="make a key and allow it")
+    new.add_argument("name", metavar="NAME")
+    new.add_argument("--out", type=Path, metavar="FILE", help="key file (default: NAME.key)")
+    words = "public key of a daemon elsewhere, whose owner allows the new key then"
+    new.add_argument("--server", metavar="PUBLIC", help=words)
+    allow = actions.add_parser("allow", help="allow a key that was made elsewhere")
+    allow.add_argument("name", metavar="NAME")
+    allow.add_argument("public", metavar="PUBLIC")
+    for action in (new, allow):
+        words = "request (default): generations only; control: also control the daemon"
+        action.add_argument("--role", choices=("request", "control"), default="request", help=words)
+    revoke = actions.add_parser("revoke", help="allow a key no more; its connections are cut")
+    revoke.add_argument("name", metavar="NAME")
+    for action in (new, revoke):
+        action.add_argument("--http", action="store_true", help="an API key for the HTTP gateway")
+    show = actions.add_parser("list", help="list the keys that are allowed")
+    show.add_argument("--json", action="store_true", help="print one JSON object")
+    for action in (new, allow, revoke, show):
+        words = "the daemon's configuration, where it names a state_dir"
+        action.add_argument("--config", type=Path, metavar="FILE", help=words)
 
 
 def add_machine(commands: Commands) -> None:

@@ -87,6 +87,9 @@ def shutdown(options: argparse.Namespace) -> int:
             raise
         finally:
             progress.clear()
+    if options.connect:
+        sys.stdout.write("dflashd stops\n")
+        return EXIT_OK
     lock = (options.runtime_dir or runtime_dir()) / LOCK_NAME
     end_s = time.monotonic() + LEAVE_S
     while holder_pid(lock) == pid:

@@ -35,6 +35,11 @@ def status(options: argparse.Namespace) -> int:
 
 def asked_state(options: argparse.Namespace) -> SnapshotBody:
     """The daemon's state, asked for without the client: a look should not take time."""
+    if options.connect:
+        from .connection import connected  # brings asyncio, which a look at home does without
+
+        with connected(options) as client:
+            return client.status()
     try:
         return ask_status(options.runtime_dir)
     except DflashError as error:

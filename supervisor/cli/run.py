@@ -37,6 +37,7 @@ _HOMES = {
     "generate": "generate",
     "chat": "chat",
     "service": "service",
+    "keys": "keys",
     "pull": "local",
     "doctor": "doctor",
     "init": "init",

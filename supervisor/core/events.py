@@ -16,7 +16,7 @@ from .facts import ModelFacts
 class Peer(NamedTuple):
     """A client connection: the socket it came through and its routing id there."""
 
-    door: Literal["requests", "control"]
+    door: Literal["requests", "control", "tcp"]
     identity: bytes
 
 

@@ -11,9 +11,9 @@ from .records import Model, Residency
 from .state import State
 
 
-def evict(s: State, model: Model, reason: str, room_for: str, now: float) -> None:
+def evict(s: State, model: Model, cause: str, room_for: str, now: float) -> None:
     """Take an idle model, or a load nobody waits for, out at once."""
-    told(s, model, reason, room_for, now)
+    told(s, model, cause, room_for, now)
     residency.leave(s, model, now)
 
 
@@ -31,11 +31,14 @@ def drain_for(s: State, asked: Model, held_by: Iterable[str], now: float) -> Non
             retiring.drain(s, model, now, s.limits.evict_drain_timeout_s)
 
 
-def told(s: State, model: Model, reason: str, room_for: str, now: float) -> None:
+def told(s: State, model: Model, cause: str, room_for: str, now: float) -> None:
     """Write down who goes and why."""
-    s.metrics.models[model.name].evictions[reason] += 1
+    s.metrics.models[model.name].evictions[cause] += 1
     idle_s = round(now - model.idle_since, 3) if model.loaded is not None else 0.0
-    s.note("model_evicted", model=model.name, reason=reason, room_for=room_for, idle_s=idle_s)
+    fields: dict[str, str | float] = {"cause": cause, "idle_s": idle_s}
+    if room_for:
+        fields["room_for"] = room_for
+    s.note("model_evicted", worker=model.worker, model=model.name, **fields)
 
 
 def relieve(s: State, now: float) -> None:

@@ -210,7 +210,7 @@ class Core:
             case LoadFailed():
                 load_failure.load_failed(s, worker, header, now)
             case Unloaded():
-                residency.unloaded(s, worker, header)
+                residency.unloaded(s, worker, header, now)
             case _:
                 s.counters["worker_protocol_errors"] += 1
 
@@ -221,7 +221,9 @@ class Core:
                 intake.add_credit(s, peer, header, now)
             case Generate():
                 intake.generate(s, peer, header, event.body, now)
-            case Cancel() if peer.door == "control":
+            case Cancel() if peer.door == "control" or (
+                peer.door == "tcp" and header.id not in s.requests
+            ):
                 commands.cancel(s, peer, header)
             case Cancel():
                 intake.cancel(s, peer, header, now)

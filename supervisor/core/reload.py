@@ -122,7 +122,9 @@ def replace(s: State, model: Model, section: ModelSection, now: float) -> None:
     model.apart = ""
     load_failure.forgive(s, model)
     s.changing[model.name] = None
-    keeping.adopt(s, model)
+    model.pinned = section.pinned
+    # What an operator retired, or nobody has asked for, stays out.
+    model.summoned = section.preload and model.state not in OUTSIDE
     stays_put = model.worker == (section.group or model.name)
     if model.state is Residency.loading and not model.ordered and stays_put:
         return  # its load has yet to be ordered, and will be with the new settings

@@ -154,7 +154,7 @@ def stays(s: State, model: Model) -> bool:
     return model.state not in OUTSIDE or (is_next and model.wanted)
 
 
-def unloaded(s: State, worker: Worker, header: Unloaded) -> None:
+def unloaded(s: State, worker: Worker, header: Unloaded, now: float) -> None:
     """A model is out of its worker, which has given its memory back."""
     model = spoken_of(s, worker, header.model, Residency.unloading)
     if model is None:
@@ -163,6 +163,8 @@ def unloaded(s: State, worker: Worker, header: Unloaded) -> None:
     ending.fail_active(s, worker, ErrorCode.worker_lost, message, model=model.name)
     s.note("model_unloaded", worker=worker.name, epoch=worker.epoch, model=model.name)
     vacancy.vacate(s, model)
+    # What it gave back counts when it is measured: ask for that at once.
+    worker.ping_at = now - s.limits.ping_interval_s
 
 
 def spoken_of(s: State, worker: Worker, name: str, state: Residency) -> Model | None:

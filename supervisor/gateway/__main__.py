@@ -13,6 +13,7 @@ import msgspec
 
 from ...protocol import lifeline
 from ...protocol.errors import DflashError
+from ..errors import DaemonError
 from ..exit_statuses import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK
 from ..log import configure, line, log
 from .settings import GatewaySettings, read
@@ -38,6 +39,9 @@ def run(
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     try:
         asyncio.run(serve(settings))
+    except DaemonError as error:  # an operator must act
+        log.error(line("http_unusable", reason=error))
+        return EXIT_CONFIGURATION
     except (DflashError, OSError) as error:
         log.error(line("http_failed", reason=error))
         return EXIT_FAILED

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ...protocol.client import AsyncClient
+from .access import Access
 from .admission import Admission
 from .asked import Dialect
 from .conversation import Conversation
@@ -30,18 +31,22 @@ DIALECTS: dict[str, Dialect] = {
 }
 
 
-def make_app(settings: GatewaySettings, client: AsyncClient) -> Starlette:
+def make_app(settings: GatewaySettings, client: AsyncClient, access: Access) -> Starlette:
     """The ASGI application; ``client`` is open while it serves."""
     limits, tally = settings.http, Tally()
     admission = Admission(limits.active_requests, limits.active_requests_per_client)
-    looks = Looks(Sight(client), tally)
+    looks = Looks(Sight(client), tally, access)
     conversations = [
-        Route(path, Conversation(dialect, client, limits, admission, tally), methods=["POST"])
+        Route(
+            path,
+            Conversation(dialect, client, limits, access=access, admission=admission, tally=tally),
+            methods=["POST"],
+        )
         for path, dialect in DIALECTS.items()
     ]
     return Starlette(
         routes=[*conversations, *looks.routes],
-        middleware=[Middleware(Guard, host=limits.host)],
+        middleware=[Middleware(Guard, host=None if limits.asks_for_keys else limits.host)],
         exception_handlers={Problem: _refused, HTTPException: _nothing_there},
     )
 

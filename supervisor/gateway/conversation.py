@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar, cast, final
 
 from starlette.requests import Request
@@ -15,7 +15,7 @@ from ...protocol.errors import DflashError
 from ...protocol.generation import Generation
 from ..http_section import HttpSection
 from ..log import line, log
-from .access import authorise
+from .access import Access, Principal
 from .admission import Admission
 from .asked import Dialect, Question, Wanted, Whole, Writer
 from .body import ClientLeft, body_of
@@ -42,12 +42,15 @@ class Conversation:
         dialect: Dialect,
         client: AsyncClient,
         limits: HttpSection,
+        *,
+        access: Access,
         admission: Admission,
         tally: Tally,
     ) -> None:
         self._dialect = dialect
         self._client = client
         self._limits = limits
+        self._access = access
         self._admission = admission
         self._tally = tally
 
@@ -57,11 +60,11 @@ class Conversation:
         request, outlet = Request(scope), Outlet(send)
         model = ""
         try:
-            principal = authorise(request)
+            principal = self._access.authorise(request)
             with self._admission.admitted(principal.name):
                 question = self._dialect.read(await body_of(request, receive, self._limits))
                 model = question.model
-                await self._answer(question, outlet, receive)
+                await self._answer(question, principal, outlet, receive)
         except Problem as problem:
             await outlet.whole(problem.status, self._dialect.error(problem), problem.headers)
         except ClientLeft:  # nobody to answer
@@ -80,14 +83,19 @@ class Conversation:
                 )
             )
 
-    async def _answer(self, question: Question, outlet: Outlet, receive: Receive) -> None:
+    async def _answer(
+        self, question: Question, principal: Principal, outlet: Outlet, receive: Receive
+    ) -> None:
         if not question.stream:
-            wholes = await _attended(receive, self._collected(question))
+            revoked = self._access.until_revoked(principal)
+            wholes = await _attended((_gone(receive), revoked), self._collected(question))
             await outlet.whole(200, question.answer(wholes))
             return
         writer = question.writer()
         try:
-            await _attended(receive, self._streamed(question, writer, outlet))
+            revoked = self._access.until_revoked(principal)
+            work = self._streamed(question, writer, outlet)
+            await _attended((_gone(receive), revoked), work)
         except Problem as problem:
             if not outlet.started:
                 raise
@@ -143,13 +151,14 @@ class _Once:
         return self._writer.begin()
 
 
-async def _attended(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Do ``work`` while the client is there. Raises Problem or ClientLeft, nothing else."""
+async def _attended(ends: Sequence[Coroutine[Any, Any, None]], work: Coroutine[Any, Any, T]) -> T:
+    """Do ``work`` until one of ``ends`` raises. Raises Problem or ClientLeft, nothing else."""
     try:
         async with asyncio.TaskGroup() as tasks:
-            watch = tasks.create_task(_gone(receive))
+            watches = [tasks.create_task(end) for end in ends]
             result = await work
-            _ = watch.cancel()
+            for watch in watches:
+                _ = watch.cancel()
     except BaseExceptionGroup as group:
         raise _cause(group) from group
     return result
@@ -177,6 +186,8 @@ def _cause(group: BaseExceptionGroup[BaseException]) -> Problem | ClientLeft:
         if isinstance(leaf, ClientLeft):
             return leaf
     for leaf in leaves:
+        if isinstance(leaf, Problem):
+            return leaf
         if isinstance(leaf, DflashError):
             return problem_of(leaf)
     log.error(line("http_internal_error"), exc_info=leaves[0])

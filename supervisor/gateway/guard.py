@@ -17,9 +17,12 @@ from ..http_section import is_loopback
 
 @final
 class Guard:
-    """Refuses requests whose Host is neither a loopback address nor the configured one."""
+    """Refuses requests whose Host is neither a loopback address nor ``host``.
 
-    def __init__(self, app: ASGIApp, host: str) -> None:
+    None: any name is good, since keys are asked for, which no other site's page has.
+    """
+
+    def __init__(self, app: ASGIApp, host: str | None) -> None:
         self._app = app
         self._host = host
 
@@ -37,6 +40,8 @@ class Guard:
             # h11 takes it as chunked; a proxy before us may not, and smuggle a request so.
             close = {"connection": "close"}
             return PlainTextResponse("dflashd: two framings in one request\n", 400, close)
+        if self._host is None:
+            return None
         name = _host_name(headers.get("host", ""))
         if name != self._host and not is_loopback(name):
             return PlainTextResponse("dflashd: unknown Host; use 127.0.0.1\n", 421)

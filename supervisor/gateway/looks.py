@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ...protocol.errors import DflashError
-from .access import authorise
+from .access import Access
 from .health import unready
 from .looking import Fresh, Sight
 from .models import model, model_list
@@ -39,9 +39,10 @@ _ASSETS = {"index.html": "text/html", "page.css": "text/css", "page.js": "text/j
 class Looks:
     """The endpoints."""
 
-    def __init__(self, sight: Sight, tally: Tally) -> None:
+    def __init__(self, sight: Sight, tally: Tally, access: Access) -> None:
         self._sight = sight
         self._tally = tally
+        self._access = access
         folder = files("dflashd.supervisor.gateway") / "page"
         self._assets = {name: (folder / name).read_bytes() for name in _ASSETS}
 
@@ -63,12 +64,12 @@ class Looks:
     async def models(self, request: Request) -> Response:
         """All configured models."""
         return JSONResponse(
-            model_list(await _look(request, self._sight.snapshot)), headers=_HEADERS
+            model_list(await self._look(request, self._sight.snapshot)), headers=_HEADERS
         )
 
     async def model(self, request: Request) -> Response:
         """One of them."""
-        snapshot = await _look(request, self._sight.snapshot)
+        snapshot = await self._look(request, self._sight.snapshot)
         name: str = request.path_params["name"]
         for status in snapshot.models:
             if status.name == name:
@@ -81,7 +82,7 @@ class Looks:
 
     async def ready(self, request: Request) -> Response:
         """Requests can be served."""
-        _ = authorise(request)
+        _ = self._access.authorise(request)
         try:
             reasons = unready(await self._sight.snapshot.get())
         except DflashError as error:
@@ -91,8 +92,8 @@ class Looks:
 
     async def metrics(self, request: Request) -> Response:
         """Numbers for Prometheus."""
-        snapshot = await _look(request, self._sight.snapshot)
-        metrics = await _look(request, self._sight.metrics)
+        snapshot = await self._look(request, self._sight.snapshot)
+        metrics = await self._look(request, self._sight.metrics)
         text = generate_latest(registry_of(snapshot, metrics)) + generate_latest(
             self._tally.registry
         )
@@ -101,23 +102,23 @@ class Looks:
     async def status(self, request: Request) -> Response:
         """What the page shows."""
         told = page_state(
-            await _look(request, self._sight.snapshot),
-            await _look(request, self._sight.metrics),
-            await _look(request, self._sight.events),
+            await self._look(request, self._sight.snapshot),
+            await self._look(request, self._sight.metrics),
+            await self._look(request, self._sight.events),
             psutil.virtual_memory().total,
         )
         return JSONResponse(told, headers=_HEADERS)
 
     async def page(self, request: Request) -> Response:
         """The page and its two files."""
+        _ = self._access.authorise(request)  # a browser asks its user then
         name = request.url.path.lstrip("/") or "index.html"
         headers = {**_HEADERS, "content-security-policy": PAGE_POLICY}
         return Response(self._assets[name], media_type=_ASSETS[name], headers=headers)
 
-
-async def _look(request: Request, value: Fresh[T]) -> T:
-    _ = authorise(request)
-    try:
-        return await value.get()
-    except DflashError as error:
-        raise problem_of(error) from error
+    async def _look(self, request: Request, value: Fresh[T]) -> T:
+        _ = self._access.authorise(request)
+        try:
+            return await value.get()
+        except DflashError as error:
+            raise problem_of(error) from error

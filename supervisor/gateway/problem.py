@@ -37,6 +37,8 @@ _MAY_HELP = frozenset({429, 503})
 RETRY_AFTER_S = 1.0
 """Where nobody knows better."""
 
+CHALLENGE = 'Bearer realm="dflashd", Basic realm="dflashd"'
+
 REPAIR_S = 30.0
 """The same where somebody has to act before it can work."""
 
@@ -58,6 +60,8 @@ class Problem(Exception):
     @property
     def headers(self) -> dict[str, str]:
         """What goes with the status; the official clients obey both."""
+        if self.status == 401:
+            return {"www-authenticate": CHALLENGE, "x-should-retry": "false"}
         advice = {"x-should-retry": "true" if self.retryable else "false"}
         if self.status not in _MAY_HELP:
             return advice

@@ -8,23 +8,32 @@ from pathlib import Path
 import uvicorn
 
 from ...protocol.client import AsyncClient
-from ..http_section import HttpSection
+from ..http_section import HttpSection, is_loopback
 from ..log import line, log
+from .access import Access
 from .app import make_app
 from .connection import PatientConnection
 from .settings import GatewaySettings
+from .tls import check_tls
 
 FAREWELL_S = 2
 """How long answers under way may take to end when the daemon stops: it has drained before."""
 
 
 async def serve(settings: GatewaySettings) -> None:
-    """Serve until SIGTERM. Raises DflashError without a daemon, OSError without the address."""
+    """Serve until SIGTERM. Raises DflashError without a daemon, OSError without the address,
+    DaemonError for keys and certificates that cannot be used.
+    """
     http = settings.http
+    access = Access(http, Path(settings.keys_dir))
+    access.check()
+    check_tls(http)
+    if http.tls_key is None and not is_loopback(http.host):
+        log.warning(line("http_unencrypted", url=http.url, risk="keys and prompts can be read"))
     async with AsyncClient(Path(settings.runtime_dir)) as client:
         with bound(http) as listener:
             log.info(line("http_listening", url=http.url))
-            await server(make_app(settings, client), http).serve(sockets=[listener])
+            await server(make_app(settings, client, access), http).serve(sockets=[listener])
 
 
 def bound(http: HttpSection) -> socket.socket:
@@ -57,6 +66,8 @@ def server(app: object, http: HttpSection) -> uvicorn.Server:
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            ssl_certfile=http.tls_certificate,
+            ssl_keyfile=http.tls_key,
             limit_concurrency=http.connections,
             timeout_keep_alive=int(http.idle_timeout_s),
             h11_max_incomplete_event_size=http.header_bytes,

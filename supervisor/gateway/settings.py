@@ -11,6 +11,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where the daemon is, and ``[http]``."""
 
     runtime_dir: str
+    keys_dir: str
     http: HttpSection
 
 

@@ -43,7 +43,7 @@ def test_idle_model_is_evicted_for_another(make_daemon: MakeDaemon) -> None:
         assert model_of(client, "a").state == "stopped"
         assert client.status().reserved_bytes < 3 * GIB
     log = daemon.log.read_text()
-    assert "model_evicted model=a reason=least_recently_used room_for=c" in log
+    assert "model=a cause=least_recently_used" in log
 
 
 def test_model_waits_with_a_reason_and_status_says_so(make_daemon: MakeDaemon) -> None:
@@ -116,7 +116,7 @@ def test_steady_traffic_does_not_starve_another_model(make_daemon: MakeDaemon) -
         assert not thread.is_alive()
         assert set(served) == {40}
         assert model_of(client, "a").loads >= 2
-    assert "reason=waited_for_too_long" in daemon.log.read_text()
+    assert "cause=waited_for_too_long" in daemon.log.read_text()
 
 
 def test_idle_model_is_unloaded_and_preloaded_ones_are_there(make_daemon: MakeDaemon) -> None:
@@ -128,7 +128,7 @@ def test_idle_model_is_unloaded_and_preloaded_ones_are_there(make_daemon: MakeDa
         client.generate("b", "x").wait()
         wait_for("b goes", lambda: model_of(client, "b").state == "stopped")
         assert model_of(client, "a").state == "ready"
-    assert "model_evicted model=b reason=idle" in daemon.log.read_text()
+    assert "model=b cause=idle" in daemon.log.read_text()
 
 
 def test_memory_that_runs_out_in_a_load_is_made_and_tried_once_more(
@@ -145,7 +145,7 @@ def test_memory_that_runs_out_in_a_load_is_made_and_tried_once_more(
         assert loaded(client) == set()
     log = daemon.log.read_text()
     assert log.count("load_tried_again") == 1
-    assert "model_evicted model=a reason=memory_ran_out room_for=b" in log
+    assert "model=a cause=memory_ran_out" in log
 
 
 def test_evicting_one_of_a_group_keeps_the_other_streaming(make_daemon: MakeDaemon) -> None:

@@ -12,18 +12,20 @@ import zmq
 from dflashd.protocol.messages import FromClient
 from dflashd.protocol.paths import Endpoints
 from dflashd.supervisor.daemon import open_doors
-from dflashd.supervisor.door import WORKER_BURST_MESSAGES, Door
+from dflashd.supervisor.door import WORKER_BURST_MESSAGES
 from dflashd.supervisor.errors import DaemonError
+from dflashd.supervisor.local_door import LocalDoor
 
 FLOODED_DOOR = """
 import sys, time
 from pathlib import Path
 import zmq
 from dflashd.protocol.messages import FromClient
-from dflashd.supervisor.door import WORKER_BURST_MESSAGES, Door
+from dflashd.supervisor.door import WORKER_BURST_MESSAGES
+from dflashd.supervisor.local_door import LocalDoor
 
 path = Path(sys.argv[1])
-door = Door(zmq.Context(), path, FromClient, burst_messages=WORKER_BURST_MESSAGES)
+door = LocalDoor(zmq.Context(), path, FromClient, burst_messages=WORKER_BURST_MESSAGES)
 context = zmq.Context()
 client = context.socket(zmq.DEALER)
 client.setsockopt(zmq.SNDHWM, 0)
@@ -59,7 +61,7 @@ def test_failed_bind_leaves_no_socket_open(tmp_path: Path) -> None:
     """A door that cannot be bound holds nothing: the context ends at once."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with pytest.raises(zmq.ZMQError) as kept:
-        Door(context, tmp_path / "missing" / "a.sock", FromClient)
+        LocalDoor(context, tmp_path / "missing" / "a.sock", FromClient)
     assert kept.value.__traceback__ is not None  # which keeps the half-made door alive
     assert all(own.closed for own in context._sockets)
     context.term()

@@ -12,6 +12,7 @@ from dflashd.supervisor import config, config_file, config_schema
 from dflashd.supervisor.http_section import HttpSection
 from dflashd.supervisor.limits import Limits
 from dflashd.supervisor.model_section import ModelSection
+from dflashd.supervisor.tcp_section import TcpSection
 
 EXAMPLE = Path(__file__).parents[2] / "dflashd.example.toml"
 
@@ -39,7 +40,7 @@ def test_example_file_shows_every_key_of_a_model() -> None:
 def test_example_file_shows_every_key_of_the_gateway() -> None:
     """The same of [http], each key at its default."""
     written = tomllib.loads(EXAMPLE.read_text())["http"]
-    assert set(written) == set(HttpSection.__struct_fields__)
+    assert {*written, "tls_certificate", "tls_key"} == set(HttpSection.__struct_fields__)
     assert config_file.load(EXAMPLE).http == HttpSection()
 
 
@@ -50,10 +51,42 @@ def test_without_its_section_there_is_no_gateway() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org", "127.0.0.1.evil"])
-def test_the_gateway_does_not_listen_beyond_the_loopback(host: str) -> None:
-    """Whoever could be reached from elsewhere needs keys: refused before anything starts."""
-    with pytest.raises(config.ConfigError, match="keys"):
-        parse(f"[http]\nhost = '{host}'")
+def test_beyond_the_loopback_the_gateway_asks_for_keys(host: str) -> None:
+    """Whoever can be reached from elsewhere asks for keys, whatever the file says of it."""
+    section = parse(f"[http]\nhost = '{host}'\nrequire_keys = false").http
+    assert section is not None
+    assert section.asks_for_keys
+
+
+def test_half_a_certificate_is_refused() -> None:
+    """A certificate without its key, or the reverse, is a mistake and not plain HTTP."""
+    for key in ("tls_certificate", "tls_key"):
+        with pytest.raises(config.ConfigError, match="go together"):
+            parse(f"[http]\n{key} = 'x.pem'")
+
+
+def test_example_file_shows_every_key_of_tcp() -> None:
+    """The same of [tcp], each key but the addresses at its default."""
+    written = tomllib.loads(EXAMPLE.read_text())["tcp"]
+    assert set(written) == set(TcpSection.__struct_fields__)
+    loaded = config_file.load(EXAMPLE).tcp
+    assert loaded is not None
+    assert loaded == TcpSection(listen=loaded.listen)
+
+
+@pytest.mark.parametrize("url", ["tcp://0.0.0.0:7383", "tcp://*:7383", "tcp://[::]:1", "tcp://h:1"])
+def test_tcp_without_keys_is_for_the_loopback_only(url: str) -> None:
+    """What other machines can reach is never open to all, even when the file says so."""
+    with pytest.raises(config.ConfigError, match="loopback only"):
+        parse(f"[tcp]\nlisten = ['{url}']\ninsecure_loopback = true")
+    assert parse(f"[tcp]\nlisten = ['{url}']").tcp is not None
+
+
+@pytest.mark.parametrize("url", ["ipc:///tmp/x", "tcp://1.2.3.4", "tcp://a b:1", "tcp://e;1:2:3"])
+def test_only_addresses_on_tcp_are_listened_to(url: str) -> None:
+    """Other transports, and what libzmq would read in its own way, are refused."""
+    with pytest.raises(config.ConfigError, match="listen"):
+        parse(f"[tcp]\nlisten = ['{url}']")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.9.9.9"])

@@ -27,7 +27,7 @@ def test_idle_model_makes_room_and_is_fenced_first() -> None:
     # The one that asked while it was leaving comes back, for the next that is idle.
     assert bench.resident() == {"a", "c"}
     assert bench.answer(later) == Accepted(id=later)
-    evicted = [(e["model"], e["reason"], e["room_for"]) for e in bench.notes("model_evicted")]
+    evicted = [(e["model"], e["cause"], e["room_for"]) for e in bench.notes("model_evicted")]
     lru = "least_recently_used"
     assert evicted == [("a", lru, "c"), ("b", lru, "a")]
 
@@ -139,7 +139,7 @@ def test_load_that_nobody_waits_for_is_given_up_for_another() -> None:
     assert bench.state("a") == "loading"
     served = bench.generate("b")
     assert bench.answer(served) == Accepted(id=served)
-    assert bench.notes("model_evicted")[0]["reason"] == "load_unwanted"
+    assert bench.notes("model_evicted")[0]["cause"] == "load_unwanted"
 
 
 def test_running_out_of_memory_evicts_tries_once_more_and_fails() -> None:
@@ -184,7 +184,7 @@ def test_workers_that_outgrow_the_pool_cost_an_idle_model() -> None:
     bench.pass_time(3)
     bench.pong("b", memory=3.1)
     assert bench.resident() == {"b"}
-    assert bench.notes("model_evicted")[0]["reason"] == "memory_outgrown"
+    assert bench.notes("model_evicted")[0]["cause"] == "memory_outgrown"
 
 
 def test_idle_time_counts_from_the_last_completion_and_no_look_resets_it() -> None:
@@ -200,7 +200,7 @@ def test_idle_time_counts_from_the_last_completion_and_no_look_resets_it() -> No
         assert bench.resident() == {"a"}
     bench.pass_time(1)
     assert bench.state("a") == "absent"
-    assert bench.notes("model_evicted")[0]["reason"] == "idle"
+    assert bench.notes("model_evicted")[0]["cause"] == "idle"
 
 
 def test_preloaded_at_the_start_and_pinned_after_a_crash() -> None:
