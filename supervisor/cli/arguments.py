@@ -81,7 +81,9 @@ def add_lifecycle(commands: Commands) -> None:
         ("pin", "never evict a model to make room, nor unload it for being idle"),
         ("unpin", "let a pinned model go again when room is needed"),
     ):
-        commands.add_parser(name, help=words).add_argument("model", metavar="MODEL")
+        command = commands.add_parser(name, help=words)
+        command.add_argument("model", metavar="MODEL")
+        add_json(command)
     shutdown = commands.add_parser("shutdown", help="stop the daemon")
     shutdown.add_argument("--now", action="store_true", help="do not wait for running requests")
     for command in (spawn, retire, shutdown):

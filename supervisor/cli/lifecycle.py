@@ -54,7 +54,10 @@ def pin(options: argparse.Namespace) -> int:
     """Keep a model from being evicted."""
     with connected(options) as client:
         client.pin(options.model)
-    sys.stdout.write(f"{options.model} is pinned until the daemon stops\n")
+    if options.json:
+        write_json({"model": options.model, "pinned": True})
+    else:
+        sys.stdout.write(f"{options.model} is pinned until the daemon stops\n")
     return EXIT_OK
 
 
@@ -62,7 +65,10 @@ def unpin(options: argparse.Namespace) -> int:
     """Let a model go again when room is needed."""
     with connected(options) as client:
         client.pin(options.model, pinned=False)
-    sys.stdout.write(f"{options.model} is not pinned any more\n")
+    if options.json:
+        write_json({"model": options.model, "pinned": False})
+    else:
+        sys.stdout.write(f"{options.model} is not pinned any more\n")
     return EXIT_OK
 
 

@@ -191,6 +191,7 @@ def test_bench_finds_the_fastest_block_and_says_why(make_daemon: MakeDaemon) -> 
         (("spawn", "a", "--json"), {"model", "state", "seconds"}),
         (("logs", "a", "--json"), {"text", "missed_bytes"}),
         (("retire", "a", "--json"), {"model", "state"}),
+        (("pin", "a", "--json"), {"model", "pinned"}),
         (("shutdown", "--json"), {"pid", "state"}),
     ],
 )
