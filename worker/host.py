@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import os
 import secrets
 import sys
 import weakref
@@ -80,6 +81,7 @@ class Host:
         if make_engine is None:
             prepare_blas()  # here, so that the caller may import mlx in the next line
         self.silence_s = silence_s
+        self._pid = os.getpid()
         self._desk = Desk()
         end = self._end = ThreadEnd()
         make = make_engine or make_guest_engine
@@ -118,6 +120,7 @@ class Host:
 
         ``on_progress`` is called on this thread; if it raises, the load is given up.
         """
+        self._refuse_if_forked()
         body = load_body(name, target, draft, **options)
         opened = self._desk.open_load(name, body)
         if isinstance(opened, LoadedBody):
@@ -145,6 +148,7 @@ class Host:
         New requests are refused at once; those that run may end within ``drain_s``, then they fail
         with ``shutting_down``.
         """
+        self._refuse_if_forked()
         mailbox = self._desk.open_unload(name)
         try:
             self._desk.drain(drain_s, name)
@@ -166,6 +170,7 @@ class Host:
 
         Raises DflashError(bad_request, shutting_down); what the model says is raised there.
         """
+        self._refuse_if_forked()
         body = generate_body(prompt, **options)
         id = secrets.token_bytes(16)
         # Checked as the daemon would.
@@ -177,6 +182,7 @@ class Host:
 
     def cache(self, model: str, *, clear: bool = False) -> CacheBody:
         """The state of a model's prefix cache, after emptying it if ``clear``."""
+        self._refuse_if_forked()
         id = secrets.token_bytes(16)
         mailbox = self._desk.open_question(id)
         self._engine.do(lambda loop, _: loop.read_cache(id, model, clear=clear))
@@ -208,6 +214,8 @@ class Host:
         Whoever still waits in the host gets ``shutting_down``. Raises DflashError(deadline) when
         the engine does not come out of its step: memory is given back when it does.
         """
+        if self._pid != os.getpid():
+            return  # what there is to end is in the process that forked
         if name is not None:
             self.unload(name, drain_s=drain_s)
             return
@@ -247,6 +255,14 @@ class Host:
     def give_up(self, id: bytes, error: DflashError) -> None:
         """End a request without the engine."""
         self._desk.give_up(id, error)
+
+    def _refuse_if_forked(self) -> None:
+        if self._pid != os.getpid():
+            raise DflashError(
+                ErrorCode.unsupported,
+                "this Host belongs to the process that forked, and so does its engine: make a new "
+                "Host here, or start processes with the method spawn",
+            )
 
     def _ending(self) -> Callable[[], None]:
         """What the engine's thread does last; it must not hold the host."""
@@ -305,6 +321,9 @@ def _is_over(engine: EngineThread, end: ThreadEnd) -> bool:
 
 _running: dict[EngineThread, ThreadEnd] = {}
 """Engines whose end nobody has seen yet."""
+
+
+os.register_at_fork(after_in_child=_running.clear)
 
 
 @atexit.register

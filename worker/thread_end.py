@@ -15,6 +15,7 @@ import fcntl
 import functools
 import os
 import select
+import weakref
 from typing import final
 
 _ABOVE_STANDARD_STREAMS = 3
@@ -28,6 +29,7 @@ class ThreadEnd:
     def __init__(self) -> None:
         self._read_fd, self._write_fd = os.pipe()
         self._marked = False
+        _ends.add(self)
 
     def mark(self) -> None:
         """The calling thread is the one. Raises OSError."""
@@ -36,6 +38,7 @@ class ThreadEnd:
             os.close(fd)
             raise OSError("pthread_setspecific failed")
         os.close(self._write_fd)
+        self._write_fd = fd
         self._marked = True
 
     def wait(self, timeout_s: float) -> bool:
@@ -46,10 +49,29 @@ class ThreadEnd:
         poll.register(self._read_fd, select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
 
+    def forget(self) -> None:
+        """In a child that was forked: the thread is not here, and its mark is not ours to hold."""
+        if self.wait(0):
+            return  # its number may be another's by now
+        os.close(self._write_fd)
+        self._write_fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        self._marked = False
+
     def __del__(self) -> None:
         os.close(self._read_fd)
         if not self._marked:
             os.close(self._write_fd)
+
+
+_ends: weakref.WeakSet[ThreadEnd] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for end in tuple(_ends):
+        end.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 @functools.cache

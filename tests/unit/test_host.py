@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -380,3 +381,27 @@ def test_host_that_is_dropped_stops() -> None:
     del answer
     gc.collect()
     until(lambda: not [t for t in threading.enumerate() if t.name == "engine"])
+
+
+def test_host_and_a_fork_leave_each_other_alone() -> None:
+    """A forked child is told to make its own host, and holds the parent's end up by nothing."""
+    house = House()
+    release_fd, hold_fd = os.pipe()
+    child = os.fork()
+    if not child:
+        code = None
+        try:
+            house.host.generate("m", "x")
+        except DflashError as error:
+            code = error.code
+        house.host.shutdown()
+        os.close(hold_fd)
+        os.read(release_fd, 1)  # lives until the parent's host has ended
+        os._exit(0 if code is ErrorCode.unsupported else 1)
+    try:
+        house.host.shutdown()
+    finally:
+        os.close(hold_fd)
+        _, status = os.waitpid(child, 0)
+        os.close(release_fd)
+    assert os.waitstatus_to_exitcode(status) == 0
