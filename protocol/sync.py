@@ -6,7 +6,7 @@ import threading
 import weakref
 from pathlib import Path
 from types import TracebackType
-from typing import Generic, Self, TypeVar, Unpack, final
+from typing import Self, TypeVar, Unpack, final
 
 from .ask import GenerateOptions
 from .background import BackgroundLoop
@@ -23,6 +23,7 @@ from .messages import (
     SnapshotBody,
 )
 from .pending import OnEvent
+from .reading import Reading
 from .watch import LogText, Watching as AsyncWatching
 
 T = TypeVar("T")
@@ -194,8 +195,9 @@ class Generation:
         """Whether its end has arrived; chunks may still be unread."""
         return self._generation.ended
 
-    def __iter__(self) -> Chunks:
-        return Chunks(self, self._generation, self._background)
+    def __iter__(self) -> Reading[ChunkBody]:
+        generation, background = self._generation, self._background
+        return Reading(self, lambda: background.run(generation.next), generation.abandon)
 
     def wait(self) -> Completion:
         """Read to the end and return the whole, what was iterated over before included."""
@@ -218,52 +220,17 @@ class Generation:
 
 
 @final
-class Chunks:
-    """One iteration over a generation; leaving it early cancels the generation."""
-
-    def __init__(
-        self, owner: Generation, generation: AsyncGeneration, background: BackgroundLoop
-    ) -> None:
-        self._owner = owner  # a loop over a temporary must not drop it
-        self._generation = generation
-        self._background = background
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> ChunkBody:
-        chunk = self._background.run(self._generation.next)
-        if chunk is None:
-            raise StopIteration
-        return chunk
-
-    def __del__(self) -> None:
-        self._generation.abandon()
-
-
-@final
-class Watching(Generic[T]):
+class Watching(Reading[T]):
     """One iteration over what the daemon tells; leaving it early ends it in the daemon."""
 
     def __init__(
         self, owner: Client, watching: AsyncWatching[T], background: BackgroundLoop
     ) -> None:
-        self._owner = owner  # dropping the client would end us
-        self._watching = watching
-        self._background = background
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> T:
-        item = self._background.run(self._watching.next)
-        if item is None:
-            raise StopIteration
-        return item
+        super().__init__(owner, lambda: background.run(watching.next), watching.abandon)
 
     def close(self) -> None:
         """End it; idempotent, and callable from any thread."""
-        self._watching.abandon()
+        self._abandon()
 
     def __enter__(self) -> Self:
         return self
@@ -274,7 +241,4 @@ class Watching(Generic[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
         self.close()

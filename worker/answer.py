@@ -10,6 +10,7 @@ from ..protocol.credit import ReceiveWindow
 from ..protocol.errors import DflashError, ErrorCode
 from ..protocol.generation import Completion
 from ..protocol.messages import ChunkBody, DoneBody
+from ..protocol.reading import Reading
 from .failure import detached
 from .mailbox import Mailbox
 
@@ -117,8 +118,8 @@ class Answer:
         if not self.ended:
             self._host.cancel(self._id)
 
-    def __iter__(self) -> Chunks:
-        return Chunks(self)
+    def __iter__(self) -> Reading[ChunkBody]:
+        return Reading(self, self.next, self.abandon)
 
     def __enter__(self) -> Self:
         return self
@@ -154,24 +155,3 @@ class Answer:
         if granted and not self.ended:
             self._host.add_credit(self._id, granted)
         return chunk
-
-
-@final
-class Chunks:
-    """One iteration over an answer; leaving it early cancels the answer."""
-
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> ChunkBody:
-        chunk = self._answer.next()
-        if chunk is None:
-            raise StopIteration
-        return chunk
-
-    def __del__(self) -> None:
-        # A loop holds the only reference: this runs as soon as it is left.
-        self._answer.abandon()
