@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator
@@ -20,10 +18,14 @@ from pathlib import Path
 
 from dflashd.protocol import Client
 
+from .stream_routes import supervised
+
 ROUNDS = 6
 CHUNKS = 150
 START_S = 30.0
-MODEL = "stamps"
+MODEL = "m0"
+PROMPT = f"{CHUNKS} 100"
+"""What the worker is to do: so many chunks, at so many hertz (about a fast model's cycles)."""
 
 
 def figures() -> dict[str, float]:
@@ -54,7 +56,7 @@ def quantiles(delays_ms: list[float]) -> tuple[float, float]:
 
 def over_zeromq(client: Client) -> Iterator[float]:
     """One stream through the client library."""
-    for chunk in client.generate(MODEL, prompt="x", max_tokens=CHUNKS):
+    for chunk in client.generate(MODEL, PROMPT):
         now_ns = time.monotonic_ns()
         yield (now_ns - int(chunk.text)) / 1e6
 
@@ -62,7 +64,7 @@ def over_zeromq(client: Client) -> Iterator[float]:
 def over_http(port: int) -> Iterator[float]:
     """One stream of server-sent events, read as they come."""
     connection = HTTPConnection("127.0.0.1", port, timeout=60)
-    body = {"model": MODEL, "prompt": "x", "max_tokens": CHUNKS, "stream": True}
+    body = {"model": MODEL, "prompt": PROMPT, "stream": True}
     headers = {"content-type": "application/json"}
     connection.request("POST", "/v1/completions", json.dumps(body), headers)
     for line in connection.getresponse():
@@ -76,29 +78,18 @@ def over_http(port: int) -> Iterator[float]:
 
 @contextmanager
 def stack() -> Generator[tuple[Client, int]]:
-    """A daemon with stamping workers and a gateway; a client of it, and the gateway's port."""
+    """A daemon with a streaming worker and a gateway; a client of it, and the gateway's port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="dfd", dir="/tmp") as name:
         folder = Path(name)
-        config = folder / "config.toml"
-        config.write_text(
-            f'[daemon]\nruntime_dir = "{folder / "run"}"\nstate_dir = "{folder / "state"}"\n'
-            f'[models.{MODEL}]\ntarget = "none"\n[http]\nport = {port}\n'
-        )
-        command = [sys.executable, "-m", "benchmarks.stamping_worker", str(config)]
         with (
-            (folder / "log").open("wb") as log,
-            subprocess.Popen(command, stdout=log, stderr=log) as daemon,
+            supervised(folder, sections=f"[http]\nport = {port}"),
+            Client(folder / "run", timeout_s=START_S) as client,
         ):
-            try:
-                with Client(folder / "run", timeout_s=START_S) as client:
-                    wait_for_gateway(port)
-                    yield client, port
-            finally:
-                daemon.terminate()
-                _ = daemon.wait(START_S)
+            wait_for_gateway(port)
+            yield client, port
 
 
 def wait_for_gateway(port: int) -> None:

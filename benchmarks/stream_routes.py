@@ -36,15 +36,18 @@ def proxied(folder: Path) -> Generator[str]:
 
 
 @contextlib.contextmanager
-def supervised(folder: Path, workers: int = 1) -> Generator[tuple[str, int]]:
-    """``workers`` streaming workers of a real daemon, all ready; its URL and pid."""
+def supervised(folder: Path, workers: int = 1, *, sections: str = "") -> Generator[tuple[str, int]]:
+    """``workers`` streaming workers of a real daemon, all ready; its URL and pid.
+
+    ``sections`` are added to its configuration.
+    """
     run = folder / "run"
     lines = ["[daemon]", f'runtime_dir = "{run}"', f'state_dir = "{folder / "state"}"']
     lines += ["active_requests_per_worker = 512"]
     for n in range(workers):
         lines += [f"[models.m{n}]", 'target = "none"']
     config = folder / "config.toml"
-    config.write_text("\n".join(lines) + "\n")
+    config.write_text("\n".join([*lines, sections]) + "\n")
     with _process(DAEMON, str(config)) as child:
         _await(run / "control.sock")
         with Client(run, timeout_s=START_S) as client:
