@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Sequence
 from typing import Any, final
 
-from ....protocol.messages import ChunkBody, DoneBody, ToolCall
+from ....protocol.messages import ChunkBody, DoneBody, Logprobs, ToolCall
 from ..asked import Wanted, Whole
-from ..events import DONE, event, json
 from ..problem import Problem
-from ..statistics import statistics
 from .chat_question import ChatRequest, read_chat
-from .openai_fields import error, error_json, finished, usage
+from .openai_answer import OpenAiQuestion, OpenAiWriter
+from .openai_fields import error_json
 from .openai_logprobs import chat_entries
 
 
@@ -32,16 +29,12 @@ class Chat:
 
 
 @final
-class ChatQuestion:
+class ChatQuestion(OpenAiQuestion):
     """One request."""
 
     def __init__(self, request: ChatRequest, wanted: Sequence[Wanted]) -> None:
-        self.request = request
-        self.wanted = wanted
-        self.model = request.model
-        self.stream = bool(request.stream)
-        self.id = f"chatcmpl-{secrets.token_hex(12)}"
-        self.created = int(time.time())
+        super().__init__(request, wanted, "chatcmpl")
+        self.logprobs = bool(request.logprobs)
 
     def writer(self) -> ChatWriter:
         """For a streamed answer."""
@@ -49,19 +42,9 @@ class ChatQuestion:
 
     def answer(self, wholes: Sequence[Whole]) -> bytes:
         """The answer in one piece."""
-        return json(
-            {
-                **self.head("chat.completion"),
-                "choices": [self._choice(index, whole) for index, whole in enumerate(wholes)],
-                "usage": usage(finished(wholes), self.request.choices),
-            }
-        )
+        return self.whole("chat.completion", [self._choice(whole) for whole in wholes], wholes)
 
-    def head(self, kind: str) -> dict[str, Any]:
-        """What every object of the answer begins with."""
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
-
-    def _choice(self, index: int, whole: Whole) -> dict[str, Any]:
+    def _choice(self, whole: Whole) -> dict[str, Any]:
         calls = [call for chunk in whole.chunks for call in chunk.tool_calls]
         logprobs = [each for chunk in whole.chunks for each in chunk.logprobs]
         message: dict[str, Any] = {"role": "assistant", "content": whole.text}
@@ -70,31 +53,25 @@ class ChatQuestion:
             message["tool_calls"] = [_call(call) for call in calls]
         if whole.reasoning:
             message["reasoning_content"] = whole.reasoning
-        asked = self.request.logprobs
         return {
-            "index": index,
             "message": message,
-            "logprobs": {"content": chat_entries(logprobs), "refusal": None} if asked else None,
+            "logprobs": _logprobs(logprobs) if self.logprobs else None,
             "finish_reason": _finish_reason(whole.stats, called=bool(calls)),
-            "dflashd": None if whole.stats is None else statistics(whole.stats),
         }
 
 
 @final
-class ChatWriter:
+class ChatWriter(OpenAiWriter):
     """A streamed answer."""
 
     def __init__(self, question: ChatQuestion) -> None:
-        self._head = question.head("chat.completion.chunk")
-        self._logprobs = bool(question.request.logprobs)
-        self._includes_usage = question.request.includes_usage
-        self._choices = question.request.choices
+        super().__init__(question, "chat.completion.chunk")
+        self._logprobs = question.logprobs
         self._calls = [0] * len(question.wanted)
-        self._stats: dict[int, DoneBody] = {}
 
     def begin(self) -> bytes:
         """The role, once for each choice."""
-        opening = {"role": "assistant", "content": ""}
+        opening = {"delta": {"role": "assistant", "content": ""}}
         return b"".join(self._event(index, opening) for index in range(len(self._calls)))
 
     def chunk(self, index: int, chunk: ChunkBody) -> bytes:
@@ -112,34 +89,17 @@ class ChatWriter:
             ]
         if not delta and not chunk.logprobs:
             return b""
-        logprobs = None
-        if self._logprobs:
-            logprobs = {"content": chat_entries(chunk.logprobs), "refusal": None}
-        return self._event(index, delta, logprobs=logprobs)
+        logprobs = _logprobs(chunk.logprobs) if self._logprobs else None
+        return self._event(index, {"delta": delta}, logprobs=logprobs)
 
     def end(self, index: int, stats: DoneBody) -> bytes:
-        """One choice has its end, with our statistics of it."""
-        self._stats[index] = stats
+        """One choice has its end."""
         reason = _finish_reason(stats, called=self._calls[index] > 0)
-        return self._event(index, {}, finish_reason=reason, dflashd=statistics(stats))
+        return self._ended(index, stats, {"delta": {}}, reason)
 
-    def close(self) -> bytes:
-        """All have theirs."""
-        if not self._includes_usage:
-            return DONE
-        told = usage([self._stats[index] for index in sorted(self._stats)], self._choices)
-        return event({**self._head, "choices": [], "usage": told}) + DONE
 
-    def failed(self, problem: Problem) -> bytes:
-        """It broke off: an error is the last event."""
-        return event(error(problem))
-
-    def _event(self, index: int, delta: dict[str, Any], **more: Any) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **more}
-        value = {**self._head, "choices": [choice]}
-        if self._includes_usage:
-            value["usage"] = None
-        return event(value)
+def _logprobs(logprobs: Sequence[Logprobs]) -> dict[str, Any]:
+    return {"content": chat_entries(logprobs), "refusal": None}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Sequence
 from typing import Any, final
 
 from ....protocol.messages import ChunkBody, DoneBody
 from ..asked import Wanted, Whole
-from ..events import DONE, event, json
 from ..problem import Problem, bad
 from ..reading import Neutral, checked_model, refuse_unhonoured, typed
-from ..statistics import statistics
-from .openai_fields import (
-    CHOICES_LIMIT,
-    COMMON_NEUTRAL,
-    Sampled,
-    error,
-    error_json,
-    finished,
-    usage,
-)
+from .openai_answer import OpenAiQuestion, OpenAiWriter
+from .openai_fields import CHOICES_LIMIT, COMMON_NEUTRAL, Sampled, error_json
 from .openai_logprobs import completion_entries
 
 NEUTRAL: Neutral = {
@@ -29,6 +18,8 @@ NEUTRAL: Neutral = {
     "echo": ((False,), "the prompt is not repeated"),
     "suffix": (("",), "filling in between is not offered"),
 }
+
+KIND = "text_completion"
 
 
 class CompletionRequest(Sampled, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,16 +82,12 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> Sequence[str | list[i
 
 
 @final
-class CompletionQuestion:
+class CompletionQuestion(OpenAiQuestion):
     """One request."""
 
     def __init__(self, request: CompletionRequest, wanted: Sequence[Wanted]) -> None:
-        self.request = request
-        self.wanted = wanted
-        self.model = request.model
-        self.stream = bool(request.stream)
-        self.id = f"cmpl-{secrets.token_hex(12)}"
-        self.created = int(time.time())
+        super().__init__(request, wanted, "cmpl")
+        self.logprobs = request.logprobs is not None
 
     def writer(self) -> CompletionWriter:
         """For a streamed answer."""
@@ -108,42 +95,25 @@ class CompletionQuestion:
 
     def answer(self, wholes: Sequence[Whole]) -> bytes:
         """The answer in one piece."""
-        return json(
-            {
-                **self.head(),
-                "choices": [self._choice(index, whole) for index, whole in enumerate(wholes)],
-                "usage": usage(finished(wholes), self.request.choices),
-            }
-        )
+        return self.whole(KIND, [self._choice(whole) for whole in wholes], wholes)
 
-    def head(self) -> dict[str, Any]:
-        """What every object of the answer begins with."""
-        head = {"id": self.id, "object": "text_completion"}
-        return {**head, "created": self.created, "model": self.model}
-
-    def _choice(self, index: int, whole: Whole) -> dict[str, Any]:
+    def _choice(self, whole: Whole) -> dict[str, Any]:
         logprobs = [each for chunk in whole.chunks for each in chunk.logprobs]
-        asked = self.request.logprobs is not None
         return {
-            "index": index,
             "text": whole.text,
-            "logprobs": completion_entries(logprobs, 0) if asked else None,
+            "logprobs": completion_entries(logprobs, 0) if self.logprobs else None,
             "finish_reason": None if whole.stats is None else whole.stats.finish_reason,
-            "dflashd": None if whole.stats is None else statistics(whole.stats),
         }
 
 
 @final
-class CompletionWriter:
+class CompletionWriter(OpenAiWriter):
     """A streamed answer."""
 
     def __init__(self, question: CompletionQuestion) -> None:
-        self._head = question.head()
-        self._logprobs = question.request.logprobs is not None
-        self._includes_usage = question.request.includes_usage
-        self._choices = question.request.choices
+        super().__init__(question, KIND)
+        self._logprobs = question.logprobs
         self._characters = [0] * len(question.wanted)
-        self._stats: dict[int, DoneBody] = {}
 
     def begin(self) -> bytes:
         """Nothing comes before the first text."""
@@ -157,28 +127,8 @@ class CompletionWriter:
         if self._logprobs:
             logprobs = completion_entries(chunk.logprobs, self._characters[index])
         self._characters[index] += len(chunk.text)
-        return self._event(index, chunk.text, logprobs=logprobs)
+        return self._event(index, {"text": chunk.text}, logprobs=logprobs)
 
     def end(self, index: int, stats: DoneBody) -> bytes:
-        """One choice has its end, with our statistics of it."""
-        self._stats[index] = stats
-        told = statistics(stats)
-        return self._event(index, "", finish_reason=stats.finish_reason, dflashd=told)
-
-    def close(self) -> bytes:
-        """All have theirs."""
-        if not self._includes_usage:
-            return DONE
-        told = usage([self._stats[index] for index in sorted(self._stats)], self._choices)
-        return event({**self._head, "choices": [], "usage": told}) + DONE
-
-    def failed(self, problem: Problem) -> bytes:
-        """It broke off: an error is the last event."""
-        return event(error(problem))
-
-    def _event(self, index: int, text: str, **more: Any) -> bytes:
-        choice = {"index": index, "text": text, "logprobs": None, "finish_reason": None, **more}
-        value = {**self._head, "choices": [choice]}
-        if self._includes_usage:
-            value["usage"] = None
-        return event(value)
+        """One choice has its end."""
+        return self._ended(index, stats, {"text": ""}, stats.finish_reason)
