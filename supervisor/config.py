@@ -16,13 +16,6 @@ from .model_section import ModelSection
 from .tcp_section import TcpSection
 
 
-class ConfigError(Exception):
-    """The configuration cannot be used; the operator must change it. One sentence a line."""
-
-    def __init__(self, *problems: str) -> None:
-        super().__init__("\n".join(problems))
-
-
 class DaemonSection(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[daemon]``: where it lives, and every limit of :class:`Limits`."""
 

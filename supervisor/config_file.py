@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from .config import Config, ConfigError, anchored
+from .config import Config, anchored
 from .config_problems import Problem, problems_between, problems_of
+from .errors import ConfigError
 from .toml_lines import line_of
 
 PROBLEMS_LIMIT = 20

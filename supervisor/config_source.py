@@ -13,10 +13,11 @@ from typing import final
 from ..protocol.codec import decode_body
 from ..protocol.errors import DflashError
 from ..protocol.messages import ConfigBody
-from .config import Config, ConfigError
+from .config import Config
 from .config_file import load, parse
 from .core.effects import ReadConfig
 from .core.events import ConfigRead, ConfigRefused
+from .errors import ConfigError
 from .file_watch import FileWatch
 from .log import line, log
 from .reload import in_effect, plan

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 
+class ConfigError(Exception):
+    """The configuration cannot be used; the operator must change it. One sentence a line."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+
+
 class DaemonError(Exception):
     """The daemon cannot serve; the message says what to do."""
 

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from ..protocol.errors import DflashError
 from . import log
-from .config import ConfigError
 from .config_source import ConfigSource
 from .daemon import WORKER_COMMAND, Daemon
-from .errors import AlreadyServed, DaemonError
+from .errors import AlreadyServed, ConfigError, DaemonError
 from .exit_statuses import (
     EXIT_CONFIGURATION,
     EXIT_FAILED,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...protocol.messages import ConfigBody, KeyChange, ModelChange, ReloadBody
+from ..errors import ConfigError
 from ..exit_statuses import EXIT_CONFIGURATION, EXIT_OK
 from .connection import connected
 from .looks import write_json
@@ -39,7 +40,6 @@ def schema() -> int:
 
 def check(options: argparse.Namespace) -> int:
     """Say whether a file can be used; with ``--diff``, what it would change."""
-    from ..config import ConfigError
     from ..config_file import parse, read
 
     file: Path = options.file

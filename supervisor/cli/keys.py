@@ -12,10 +12,10 @@ import msgspec
 
 from ...protocol.key_file import KeyFile, Z85Key, key_file_text, new_pair
 from ...protocol.paths import state_dir
-from ..config import ConfigError, keys_dir
+from ..config import keys_dir
 from ..config_file import load
 from ..errors import DaemonError
-from ..exit_statuses import EXIT_CONFIGURATION, EXIT_OK, EXIT_REFUSED
+from ..exit_statuses import EXIT_OK, EXIT_REFUSED
 from ..keys.client_keys import allow, client_keys, revoke
 from ..keys.http_keys import http_keys, new_http_key, revoke_http_key
 from ..keys.key_name import checked_name
@@ -28,9 +28,6 @@ def keys(options: argparse.Namespace) -> int:
     """Carry out one action on the keys."""
     try:
         return ACTIONS[options.action](options, folder_of(options))
-    except ConfigError as error:
-        sys.stderr.write("".join(f"dflashctl: {line}\n" for line in str(error).splitlines()))
-        return EXIT_CONFIGURATION
     except DaemonError as error:
         sys.stderr.write(f"dflashctl: {error}\n")
         return EXIT_REFUSED

@@ -52,23 +52,22 @@ def retire(options: argparse.Namespace) -> int:
 
 def pin(options: argparse.Namespace) -> int:
     """Keep a model from being evicted."""
-    with connected(options) as client:
-        client.pin(options.model)
-    if options.json:
-        write_json({"model": options.model, "pinned": True})
-    else:
-        sys.stdout.write(f"{options.model} is pinned until the daemon stops\n")
-    return EXIT_OK
+    return set_pinned(options, "is pinned until the daemon stops", pinned=True)
 
 
 def unpin(options: argparse.Namespace) -> int:
     """Let a model go again when room is needed."""
+    return set_pinned(options, "is not pinned any more", pinned=False)
+
+
+def set_pinned(options: argparse.Namespace, words: str, *, pinned: bool) -> int:
+    """Have it so, and say so."""
     with connected(options) as client:
-        client.pin(options.model, pinned=False)
+        client.pin(options.model, pinned=pinned)
     if options.json:
-        write_json({"model": options.model, "pinned": False})
+        write_json({"model": options.model, "pinned": pinned})
     else:
-        sys.stdout.write(f"{options.model} is not pinned any more\n")
+        sys.stdout.write(f"{options.model} {words}\n")
     return EXIT_OK
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import ModuleType
 
 from ...protocol.errors import DflashError
-from ..exit_statuses import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NO_DAEMON
+from ..errors import ConfigError
+from ..exit_statuses import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NO_DAEMON
 from .advice import NO_DAEMON_ADVICE, advice_of
 from .arguments import parser
 from .completion import ASKED_BY_A_SHELL, answer_the_shell
@@ -55,10 +56,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         status = call(options)
         sys.stdout.flush()
-    except DflashError as error:
-        return complain(sentence_of(error), status_of(error), advice_of(error, options))
-    except NoDaemon as error:
-        return complain(str(error), EXIT_NO_DAEMON, NO_DAEMON_ADVICE)
+    except (DflashError, NoDaemon, ConfigError) as error:
+        return refused(error, options)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -92,7 +91,19 @@ def call(options: argparse.Namespace) -> int:
     return status
 
 
+def refused(error: DflashError | NoDaemon | ConfigError, options: argparse.Namespace) -> int:
+    """Say why a command was not carried out."""
+    match error:
+        case DflashError():
+            return complain(sentence_of(error), status_of(error), advice_of(error, options))
+        case NoDaemon():
+            return complain(str(error), EXIT_NO_DAEMON, NO_DAEMON_ADVICE)
+        case ConfigError():
+            return complain(str(error), EXIT_CONFIGURATION)
+
+
 def complain(sentence: str, status: int, advice: str = "") -> int:
-    """Say what went wrong on one line of stderr, and on another what to do about it."""
-    sys.stderr.write(f"dflashctl: {sentence}\n" + (f"  → {advice}\n" if advice else ""))
+    """Say what went wrong on stderr, and on another line what to do about it."""
+    said = "".join(f"dflashctl: {line}\n" for line in sentence.splitlines())
+    sys.stderr.write(said + (f"  → {advice}\n" if advice else ""))
     return status

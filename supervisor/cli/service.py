@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ..config import ConfigError
-from ..exit_statuses import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_OK
+from ..exit_statuses import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_OK
 from ..service.installed import Service, ServiceError
 from ..service.plan import service_plan
 from .looks import write_json
@@ -32,9 +31,6 @@ def service(options: argparse.Namespace) -> int:
             case _:
                 text = place.status()
                 told(options, place, text, text=text)
-    except ConfigError as error:
-        sys.stderr.write("".join(f"dflashctl: {line}\n" for line in str(error).splitlines()))
-        return EXIT_CONFIGURATION
     except ServiceError as error:
         sys.stderr.write(f"dflashctl: {error}\n")
         return EXIT_FAILED

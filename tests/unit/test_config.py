@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 
 from dflashd.supervisor import config, config_file, config_schema
+from dflashd.supervisor.errors import ConfigError
 from dflashd.supervisor.http_section import HttpSection
 from dflashd.supervisor.limits import Limits
 from dflashd.supervisor.model_section import ModelSection
@@ -61,7 +62,7 @@ def test_beyond_the_loopback_the_gateway_asks_for_keys(host: str) -> None:
 def test_half_a_certificate_is_refused() -> None:
     """A certificate without its key, or the reverse, is a mistake and not plain HTTP."""
     for key in ("tls_certificate", "tls_key"):
-        with pytest.raises(config.ConfigError, match="go together"):
+        with pytest.raises(ConfigError, match="go together"):
             parse(f"[http]\n{key} = 'x.pem'")
 
 
@@ -77,7 +78,7 @@ def test_example_file_shows_every_key_of_tcp() -> None:
 @pytest.mark.parametrize("url", ["tcp://0.0.0.0:7383", "tcp://*:7383", "tcp://[::]:1", "tcp://h:1"])
 def test_tcp_without_keys_is_for_the_loopback_only(url: str) -> None:
     """What other machines can reach is never open to all, even when the file says so."""
-    with pytest.raises(config.ConfigError, match="loopback only"):
+    with pytest.raises(ConfigError, match="loopback only"):
         parse(f"[tcp]\nlisten = ['{url}']\ninsecure_loopback = true")
     assert parse(f"[tcp]\nlisten = ['{url}']").tcp is not None
 
@@ -85,7 +86,7 @@ def test_tcp_without_keys_is_for_the_loopback_only(url: str) -> None:
 @pytest.mark.parametrize("url", ["ipc:///tmp/x", "tcp://1.2.3.4", "tcp://a b:1", "tcp://e;1:2:3"])
 def test_only_addresses_on_tcp_are_listened_to(url: str) -> None:
     """Other transports, and what libzmq would read in its own way, are refused."""
-    with pytest.raises(config.ConfigError, match="listen"):
+    with pytest.raises(ConfigError, match="listen"):
         parse(f"[tcp]\nlisten = ['{url}']")
 
 
@@ -115,7 +116,7 @@ def test_example_file_fits_the_published_schema() -> None:
 )
 def test_schema_refuses_what_the_daemon_refuses(text: str) -> None:
     """A file the schema lets pass is one whose keys and names the daemon knows."""
-    with pytest.raises(config.ConfigError):
+    with pytest.raises(ConfigError):
         parse(text)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(tomllib.loads(text), config_schema.json_schema())
@@ -142,7 +143,7 @@ def test_unknown_key_is_named_with_its_section_and_the_nearest_known(
     text: str, parts: tuple[str, ...]
 ) -> None:
     """A misspelt key is an error that says where it is and what was meant."""
-    with pytest.raises(config.ConfigError) as caught:
+    with pytest.raises(ConfigError) as caught:
         parse(text)
     assert all(part in str(caught.value) for part in ("x.toml", *parts))
 
@@ -164,7 +165,7 @@ def test_unknown_key_is_named_with_its_section_and_the_nearest_known(
 )
 def test_wrong_values_are_one_sentence(text: str) -> None:
     """A value of the wrong type or range is refused in one line, never accepted."""
-    with pytest.raises(config.ConfigError) as caught:
+    with pytest.raises(ConfigError) as caught:
         parse(text)
     assert "\n" not in str(caught.value)
 
@@ -179,7 +180,7 @@ def test_paths_count_from_the_file_and_repositories_stay() -> None:
 
 def test_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
     """A file that is not there is named."""
-    with pytest.raises(config.ConfigError, match=r"gone\.toml cannot be read"):
+    with pytest.raises(ConfigError, match=r"gone\.toml cannot be read"):
         config_file.load(tmp_path / "gone.toml")
 
 
@@ -201,7 +202,7 @@ def test_empty_file_is_a_daemon_without_models() -> None:
 )
 def test_what_no_path_or_number_can_be_is_one_sentence(text: str) -> None:
     """Whatever is in the file, its reader gets a sentence and never a traceback."""
-    with pytest.raises(config.ConfigError, match=r"x\.toml"):
+    with pytest.raises(ConfigError, match=r"x\.toml"):
         parse(text)
 
 
@@ -237,14 +238,14 @@ def test_what_no_path_or_number_can_be_is_one_sentence(text: str) -> None:
 )
 def test_wrong_value_is_named_by_line_section_and_key(text: str, sentence: str) -> None:
     """A wrong value is found without a search: line, section, key, what it must be."""
-    with pytest.raises(config.ConfigError) as caught:
+    with pytest.raises(ConfigError) as caught:
         parse(text)
     assert str(caught.value) == sentence
 
 
 def test_all_problems_are_told_at_once_in_the_file_s_order() -> None:
     """Several mistakes need one look, and text in a string is not taken for a section."""
-    with pytest.raises(config.ConfigError) as caught:
+    with pytest.raises(ConfigError) as caught:
         parse("[models.a]\ndrat='d'\n[daemon]\ntext = '''\n[models.a]\n'''\npong_timeout=0\n")
     where = [told.partition(" is ")[0] for told in str(caught.value).splitlines()]
     assert where == [
@@ -257,7 +258,7 @@ def test_all_problems_are_told_at_once_in_the_file_s_order() -> None:
 
 def test_many_problems_are_cut() -> None:
     """A file of another program does not fill the terminal."""
-    with pytest.raises(config.ConfigError) as caught:
+    with pytest.raises(ConfigError) as caught:
         parse("".join(f"key{n} = 1\n" for n in range(50)))
     assert str(caught.value).splitlines()[-1] == "x.toml: and 30 more"
 
@@ -268,8 +269,8 @@ def test_byte_order_mark_is_accepted_and_other_encodings_are_named(tmp_path: Pat
     file.write_bytes(b"\xef\xbb\xbf[models.a]\ntarget = 't'\n")
     assert set(config_file.load(file).models) == {"a"}
     file.write_text("[models.a]\n", encoding="utf-16")
-    with pytest.raises(config.ConfigError, match=r"x\.toml is UTF-16: save it as UTF-8 text"):
+    with pytest.raises(ConfigError, match=r"x\.toml is UTF-16: save it as UTF-8 text"):
         config_file.load(file)
     file.write_bytes(b"# caf\xe9\n")
-    with pytest.raises(config.ConfigError, match=r"not UTF-8 at byte 5: save it as UTF-8"):
+    with pytest.raises(ConfigError, match=r"not UTF-8 at byte 5: save it as UTF-8"):
         config_file.load(file)

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from dflashd.protocol.messages import ConfigBody
-from dflashd.supervisor.config import ConfigError
 from dflashd.supervisor.config_source import NO_FILE, Answer, ConfigSource
 from dflashd.supervisor.core.effects import ReadConfig
 from dflashd.supervisor.core.events import ConfigRead, ConfigRefused
+from dflashd.supervisor.errors import ConfigError
 from dflashd.supervisor.file_watch import FileWatch
 
 ONE = "[models.a]\ntarget = 't'\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dflashd.supervisor.config import ConfigError
+from dflashd.supervisor.errors import ConfigError
 from dflashd.supervisor.service import systemd
 from dflashd.supervisor.service.installed import Service
 from dflashd.supervisor.service.plan import ServicePlan, service_plan
