@@ -120,58 +120,22 @@ class Daemon:
         registry: ProcessRegistry,
         on_ready: Callable[[str], None],
     ) -> None:
-        requests, control, workers = doors
         limits = self._config.daemon
         logs = WorkerLogs(
             self._config.state_dir / "logs",
             worker_bytes=limits.log_bytes_per_worker,
             all_bytes=limits.log_bytes,
         )
-        processes = Processes(
-            self._worker_command,
-            workers_url=endpoints.workers,
-            logs=logs,
-            instance=self._instance,
-            registry=registry,
-            hang_s=self._config.daemon.worker_hang_s,
-            models=tuple(self._config.models),
-        )
+        processes = self._processes(self._worker_command, registry, logs, endpoints.workers)
         gateway = self._gateway(registry, logs)
         self._lookout = Lookout(limits, logs, on_event=self._service.happened)
-        self._board = Switchboard(
-            self._core(),
-            {"requests": requests, "control": control},
-            workers,
-            processes,
-            inspector=Inspector(
-                concurrency=limits.active_requests_per_worker,
-                pool_bytes=self._pool.budget_bytes,
-            ),
-            configs=self._configs,
-            lookout=self._lookout,
-            on_stop=self._stopped.set,
-            services=lambda: tuple(each.status() for each in (gateway, self._tcp) if each),
-        )
+        self._board = self._switchboard(doors, processes, gateway)
         loop = asyncio.get_running_loop()
         self._attend(loop, doors)
         try:
             self._tcp = self._listener()
             with LogKeeper(logs):
-                async with asyncio.TaskGroup() as tasks:
-                    watches = [
-                        tasks.create_task(self._watch_clock()),
-                        tasks.create_task(self._watch_config()),
-                    ]
-                    if self._tcp is not None:
-                        watches.append(tasks.create_task(self._tcp.guard()))
-                    if gateway is not None:
-                        gateway.start()
-                    on_ready(self._ready_sentence())
-                    self._service.ready(self._ready_sentence())
-                    self._board.give(ServingBegan())
-                    await self._stopped.wait()
-                    for watch in watches:
-                        watch.cancel()
+                await self._work(gateway, on_ready)
             await self._say_farewell()
             if gateway is not None:
                 await gateway.stop()
@@ -186,6 +150,57 @@ class Daemon:
             self._service.close()
             for door in doors:
                 loop.remove_reader(door.fileno())
+
+    async def _work(self, gateway: Companion | None, on_ready: Callable[[str], None]) -> None:
+        """Serve until the core has stopped."""
+        async with asyncio.TaskGroup() as tasks:
+            watches = [
+                tasks.create_task(self._watch_clock()),
+                tasks.create_task(self._watch_config()),
+            ]
+            if self._tcp is not None:
+                watches.append(tasks.create_task(self._tcp.guard()))
+            if gateway is not None:
+                gateway.start()
+            on_ready(self._ready_sentence())
+            self._service.ready(self._ready_sentence())
+            self._board.give(ServingBegan())
+            await self._stopped.wait()
+            for watch in watches:
+                watch.cancel()
+
+    def _switchboard(
+        self, doors: tuple[Door, Door, Door], processes: Processes, gateway: Companion | None
+    ) -> Switchboard:
+        requests, control, workers = doors
+        return Switchboard(
+            self._core(),
+            {"requests": requests, "control": control},
+            workers,
+            processes,
+            inspector=Inspector(
+                concurrency=self._config.daemon.active_requests_per_worker,
+                pool_bytes=self._pool.budget_bytes,
+            ),
+            configs=self._configs,
+            lookout=self._lookout,
+            on_stop=self._stopped.set,
+            services=lambda: tuple(each.status() for each in (gateway, self._tcp) if each),
+        )
+
+    def _processes(
+        self, command: Sequence[str], registry: ProcessRegistry, logs: WorkerLogs, url: str = ""
+    ) -> Processes:
+        """Workers, where ``url`` is their socket, or the gateway."""
+        return Processes(
+            command,
+            workers_url=url,
+            logs=logs,
+            instance=self._instance,
+            registry=registry,
+            hang_s=self._config.daemon.worker_hang_s,
+            models=tuple(self._config.models) if url else (),
+        )
 
     def _attend(self, loop: asyncio.AbstractEventLoop, doors: tuple[Door, ...]) -> None:
         """Be called when something arrives: a message, a signal, the parent's end."""
@@ -214,14 +229,7 @@ class Daemon:
             keys_dir=str(self._config.keys_dir),
             http=http,
         )
-        processes = Processes(
-            (*GATEWAY_COMMAND, written(settings)),
-            workers_url="",
-            logs=logs,
-            instance=self._instance,
-            registry=registry,
-            hang_s=self._config.daemon.worker_hang_s,
-        )
+        processes = self._processes((*GATEWAY_COMMAND, written(settings)), registry, logs)
         limits = self._config.daemon
         return Companion(GATEWAY_NAME, processes, limits, random.random, address=http.url)
 
