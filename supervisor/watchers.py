@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
+from ..protocol.credit import SendWindow
 from ..protocol.errors import ErrorCode
-from ..protocol.messages import WINDOW_CHUNKS, Accepted, Body, Done, Failed, Header
+from ..protocol.messages import Accepted, Body, Done, Failed, Header
 from .core.events import Peer
 from .feed import Feed
 
@@ -25,7 +26,7 @@ class Watcher:
     id: bytes
     feed: Feed
     follow: bool
-    credit: int
+    credit: SendWindow
     told_at: float
 
 
@@ -59,7 +60,7 @@ class Watchers:
             self._send(peer, failed, None)
             return
         self._watchers[peer, id] = Watcher(
-            peer=peer, id=id, feed=feed, follow=follow, credit=credit, told_at=now
+            peer=peer, id=id, feed=feed, follow=follow, credit=SendWindow(credit), told_at=now
         )
         self._send(peer, Accepted(id=id), None)
 
@@ -68,9 +69,8 @@ class Watchers:
         return (peer, id) in self._watchers
 
     def grant(self, peer: Peer, id: bytes, chunks: int) -> None:
-        """Let a watcher have more messages, never more than the window."""
-        watcher = self._watchers[peer, id]
-        watcher.credit = min(WINDOW_CHUNKS, watcher.credit + chunks)
+        """Let a watcher have more messages."""
+        self._watchers[peer, id].credit.add(chunks)
 
     def cancel(self, peer: Peer, id: bytes) -> None:
         """End a watch as its client asked."""
@@ -112,11 +112,11 @@ class Watchers:
                     self._send(watcher.peer, Done(id=watcher.id), None)
                     return False
                 break
-            if not watcher.credit:
+            if not watcher.credit.open:
                 break
             message = watcher.feed.next(watcher.id)
             if message is not None:
-                watcher.credit -= 1
+                watcher.credit.take()
                 watcher.told_at = now
                 self._send(watcher.peer, *message)
         else:

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..protocol.credit import SendWindow
 from ..protocol.errors import DflashError, ErrorCode
 from ..protocol.messages import ChunkBody, LoadBody
 from .effects import Effects
@@ -153,7 +154,7 @@ class Loop:
             assignment=assignment,
             model=model,
             assigned_at_s=self._clock() - assignment.waited_s,
-            credit=assignment.credit,
+            credit=SendWindow(assignment.credit),
         )
         self._schedule.join(request)
 
@@ -162,7 +163,7 @@ class Loop:
         request = self._active.get(id)
         if request is None:
             return
-        if request.credit == 0:
+        if not request.credit.open:
             self._schedule.join(request)
         request.gain_credit(chunks)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ..protocol.credit import SendWindow
 from ..protocol.errors import DflashError, ErrorCode
 from ..protocol.messages import WINDOW_CHUNKS, DoneBody, GenerateBody
 from .engine import Generation, HeldModel
@@ -34,27 +35,27 @@ class ActiveRequest:
     assignment: Assignment
     model: HeldModel
     assigned_at_s: float
+    credit: SendWindow
     served_s: float = 0.0
     """Engine time used, as the schedule counts it."""
     generation: Generation | None = None
     turn: int = 0
     """When it was last stepped, in turns of the loop: the order among equals."""
     seq: int = 0
-    credit: int = 0
     starved_at_s: float | None = None
     first_output_at_s: float | None = None
 
     def spend_credit(self, now_s: float) -> None:
         """One more chunk went out."""
         self.seq += 1
-        self.credit -= 1
-        self.starved_at_s = None if self.credit else now_s
+        self.credit.take()
+        self.starved_at_s = None if self.credit.open else now_s
         if self.first_output_at_s is None:
             self.first_output_at_s = now_s
 
     def gain_credit(self, chunks: int) -> None:
-        """The reader took chunks; more than a window is never outstanding."""
-        self.credit = min(self.credit + chunks, WINDOW_CHUNKS)
+        """The reader took chunks."""
+        self.credit.add(chunks)
         self.starved_at_s = None
 
     def overdue(self, now_s: float, patience_s: float) -> DflashError | None:

@@ -28,7 +28,7 @@ class Schedule:
 
     def choose(self, requests: Iterable[ActiveRequest]) -> ActiveRequest | None:
         """The next to step, of those with credit; among equals the one stepped longest ago."""
-        ready = [request for request in requests if request.credit > 0]
+        ready = [request for request in requests if request.credit.open]
         if not ready:
             return None
         chosen = min(ready, key=lambda request: (request.served_s, request.turn))

@@ -64,11 +64,6 @@ class ServiceNotifier:
             self._beat_at_s = now_s
             self._send("WATCHDOG=1")
 
-    @property
-    def beat_s(self) -> float | None:
-        """How often :meth:`beat` has to be called; None: nobody watches."""
-        return self._beat_s
-
     def close(self) -> None:
         """Say nothing more."""
         if self._socket is not None:

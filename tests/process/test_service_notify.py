@@ -134,5 +134,5 @@ def test_the_environment_is_read_once_and_taken(
 ) -> None:
     """Half the watchdog's time, only if it is meant for us; nothing stays for children."""
     notifier = ServiceNotifier.take(environ, 7)
-    assert (notifier.beat_s, environ) == (beat_s, {})
+    assert (notifier._beat_s, environ) == (beat_s, {})
     notifier.close()
