@@ -12,9 +12,9 @@ import zmq
 from dflashd.protocol.messages import FromClient
 from dflashd.protocol.paths import Endpoints
 from dflashd.supervisor.daemon import open_doors
-from dflashd.supervisor.door import WORKER_BURST_MESSAGES
+from dflashd.supervisor.doors.door import WORKER_BURST_MESSAGES
+from dflashd.supervisor.doors.local import LocalDoor
 from dflashd.supervisor.errors import DaemonError
-from dflashd.supervisor.local_door import LocalDoor
 
 FLOODED_DOOR = """
 import sys, time

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dflashd.protocol.paths import cache_dir
-from dflashd.worker import blas, blas_canary, blas_copy, blas_verdict
+from dflashd.worker.machine import blas, blas_canary, blas_copy, blas_verdict
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="mlx brings its own BLAS elsewhere")
 

@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from dflashd.protocol.errors import DflashError, ErrorCode
-from dflashd.worker import convert, pull
-from dflashd.worker.embedded import SMOLLM2, EmbeddedTarget
-from dflashd.worker.embedded_folder import embedded_folder
+from dflashd.worker import pull
+from dflashd.worker.checkpoints import convert
+from dflashd.worker.checkpoints.embedded import SMOLLM2, EmbeddedTarget
+from dflashd.worker.checkpoints.embedded_folder import embedded_folder
 
 MEMBER = "tiny/model.gguf"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dflashd.protocol.errors import DflashError, ErrorCode
-from dflashd.worker.sources import resolve
+from dflashd.worker.checkpoints.sources import resolve
 
 from .scripted_hub import REPOSITORY, scripted_hub
 
