@@ -1,4 +1,4 @@
-"""The daemon's configuration as typed values; ``config_file.py`` reads them."""
+"""The daemon's configuration as typed values; ``file.py`` reads them."""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ def _empty_model(config: DraftConfig, folder: Path) -> DraftModel:
     try:
         return DraftModel(config)
     except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
-        # Only the rotation is made from values that checkpoint.py hands on unread.
+        # Only the rotation is made from values that draft_config.py hands on unread.
         raise DflashError(
             ErrorCode.load_failed,
             f"draft {folder}: rope_scaling {shown(config.rope_scaling)} is not usable: "
