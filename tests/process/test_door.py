@@ -21,8 +21,8 @@ import sys, time
 from pathlib import Path
 import zmq
 from dflashd.protocol.messages import FromClient
-from dflashd.supervisor.door import WORKER_BURST_MESSAGES
-from dflashd.supervisor.local_door import LocalDoor
+from dflashd.supervisor.doors.door import WORKER_BURST_MESSAGES
+from dflashd.supervisor.doors.local import LocalDoor
 
 path = Path(sys.argv[1])
 door = LocalDoor(zmq.Context(), path, FromClient, burst_messages=WORKER_BURST_MESSAGES)

@@ -20,7 +20,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="mlx brings its 
 PROBE = """
 import json, sys, time
 from pathlib import Path
-from dflashd.worker import blas
+from dflashd.worker.machine import blas
 report = blas.prepare(Path(sys.argv[1]))
 import mlx.core as mx
 a, b = mx.ones((64, 1024)), mx.ones((1024, 1024))

@@ -17,7 +17,9 @@ from dflashd.supervisor.config.limits import Limits
 from dflashd.supervisor.config.model_section import ModelSection
 
 _HOME = Path(core.__path__[0])
-CORE = "\n".join(f.read_text() for f in (*_HOME.glob("*.py"), _HOME.parent / "config" / "restarts.py"))
+CORE = "\n".join(
+    f.read_text() for f in (*_HOME.glob("*.py"), _HOME.parent / "config" / "restarts.py")
+)
 
 
 def config(text: str) -> Config:

@@ -1,7 +1,7 @@
 """Who hooks which class: claims, conflicts, and patches that cannot leak.
 
-Hooks are set on instances wherever that is possible (``instances.py``), but what they rely on is the
-class. So every hooked class is claimed under a backend's name before anything is changed. Two
+Hooks are set on instances wherever that is possible (``instances.py``), but what they rely on is
+the class. So every hooked class is claimed under a backend's name before anything is changed. Two
 backends never work on one class or on a class and its base, and a class that somebody changed
 behind the guard's back is refused, not run through.
 """
