@@ -14,7 +14,7 @@ from ...protocol.messages import CacheBody, GenerateBody, LoadBody, LoadedBody
 from ..cache.manager import CacheStuck
 from ..cache.open import OpenCache, open_cache
 from ..cache.registry import CacheRegistry
-from ..hooks.lease import ModelGuard
+from ..hooks.model_guard import ModelGuard
 from .border import Progress
 from .generation import Generation
 from .loader import load_model

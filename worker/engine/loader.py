@@ -22,7 +22,8 @@ from ..decoding.draft import load_draft
 from ..decoding.drafting import Drafter
 from ..decoding.sampling import Sampler
 from ..hooks.guard import GUARD
-from ..hooks.lease import Lease, ModelGuard
+from ..hooks.lease import Lease
+from ..hooks.model_guard import ModelGuard
 from ..targets import adapt
 from ..targets.target import BACKEND, Target
 from .load_errors import typed_errors

@@ -11,7 +11,7 @@ from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import LoadBody, LoadedBody
 from ..cache.registry import CacheRegistry
 from ..hooks.guard import GUARD, HookGuard
-from ..hooks.lease import ModelGuard
+from ..hooks.model_guard import ModelGuard
 from ..targets.target import BACKEND
 from . import memory
 from .backend import Backends
