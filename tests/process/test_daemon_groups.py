@@ -142,6 +142,28 @@ def test_spawn_moves_a_model_into_a_group(make_daemon: MakeDaemon) -> None:
         assert daemon.worker_pids() == [workers[0].pid]
 
 
+def test_group_and_model_of_one_name_never_share_a_worker(make_daemon: MakeDaemon) -> None:
+    """An operator's group is left alone by a reload that brings a model of its name."""
+    daemon = make_daemon({"b": {"chunks": 150}, "x": {"conflicts_with": "b"}})
+    daemon.write_config(["b"])
+    with daemon.client() as client:
+        client.reload()
+        client.spawn("b", group="x")
+        stream = client.generate("b", "x")
+        next(chunks := iter(stream))
+        daemon.write_config(["b", "x"])
+        client.reload()
+        pid = client.generate("x", "x").wait().stats.worker_pid
+        assert not stream.ended
+        workers = {w.models: (w.name, w.group, w.pid) for w in client.status().workers}
+        assert workers["x",] == ("x:2", None, pid)
+        assert workers["b",][:2] == ("x", "x")
+        assert workers["b",][2] != pid
+        assert len(list(chunks)) == 149
+        with pytest.raises(DflashError, match="x is a model"):
+            client.spawn("b", group="x")
+
+
 def test_crash_of_a_group_comes_back_for_who_is_wanted(make_daemon: MakeDaemon) -> None:
     """A lost worker costs its running requests; what is asked for next is loaded again."""
     daemon = make_daemon({"a": {}, "b": {"exit_at_load": 3}}, GROUPED, backoff_first_s=0.1)
