@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dflashd.protocol.messages import Loaded, Pong
@@ -19,7 +20,7 @@ from dflashd.supervisor.core.records import (
     WorkerState,
 )
 
-from .setting import LIMITS, POOL_BYTES
+from .setting import LIMITS, MODELS, POOL_BYTES
 
 if TYPE_CHECKING:
     from .world import World
@@ -50,6 +51,7 @@ class Invariants:
         self._world = world
         self._since: dict[Key, float] = {}
         self._reserved_bytes = 0
+        self._outside: set[str] = set(MODELS)
 
     def check(self, event: Event) -> None:
         """All of them, after ``event``."""
@@ -58,6 +60,7 @@ class Invariants:
             self._check_worker(worker)
         for model in self._world.state.models.values():
             self._check_model(model)
+        self._check_wishes()
         self._check_memory(event)
         self._check_clocks(moved=isinstance(event, TimePassed))
 
@@ -126,6 +129,33 @@ class Invariants:
         ordered = model.state is Residency.loading and model.ordered
         if ordered or model.state in (Residency.draining, Residency.backoff):
             assert model.deadline is not None, f"{model.state} without a deadline"
+
+    def evicted(self, fields: Mapping[str, str | float]) -> None:
+        """A model goes without an operator's word: not one that is kept, or is computing."""
+        model = self._world.state.models[str(fields["model"])]
+        assert not model.pinned, "a pinned model was evicted"
+        if fields["cause"] == "waited_for_too_long":
+            return  # it may compute: it is drained
+        jobs = [job for p in self._world.processes.live.values() for job in p.jobs.values()]
+        assert all(job.model != model.name for job in jobs), "evicted while it computes"
+        assert not model.queue, "evicted though somebody waits for it"
+        if fields["cause"] == "idle":
+            idle_s = self._world.now - self._world.processes.used_at[model.name]
+            assert idle_s >= (model.settings.idle_ttl_s or 0), "unloaded before its time"
+
+    def _check_wishes(self) -> None:
+        """Nobody is beside another or loaded who was not wished to be."""
+        wishes, s = self._world.wishes, self._world.state
+        for worker in s.workers.values():
+            assert wishes.may_share(worker.models), "beside another unasked, in the tables"
+        for process in self._world.processes.live.values():
+            together = (*process.held, *process.loads)
+            assert wishes.may_share(together), "beside another unasked, in a process"
+        begun = [m for m in s.models.values() if m.name in self._outside and m.state not in OUTSIDE]
+        for model in begun:
+            waited_for = model.queue or model.spawns
+            assert waited_for or wishes.may_load(model.name), "an operator's stop was undone"
+        self._outside = {m.name for m in s.models.values() if m.state in OUTSIDE}
 
     def _check_memory(self, event: Event) -> None:
         """Only what is measured may exceed what was reckoned with."""
