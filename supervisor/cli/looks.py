@@ -17,7 +17,8 @@ from ..exit_statuses import EXIT_OK
 from .exits import NoDaemon
 from .memory_cells import Held, memory_cells
 from .screen import amount
-from .tables import Table, show
+from .table import Table
+from .tables import show
 from .words import duration, state_of
 
 ABSENT = frozenset({ErrorCode.not_found, ErrorCode.worker_lost, ErrorCode.protocol})

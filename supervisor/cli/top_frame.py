@@ -9,7 +9,7 @@ from msgspec import Struct
 from ...protocol.messages import EventBody, MetricsBody, ModelStatus, SnapshotBody
 from .memory_cells import Held, memory_cells
 from .screen import amount
-from .tables import Table
+from .table import Table
 from .words import duration, event_line, state_of
 
 BAR_CELLS = 30

@@ -6,7 +6,7 @@ from collections.abc import Container
 from itertools import chain, count
 from typing import Literal, NamedTuple
 
-from ..model_section import ModelSection
+from ..config.model_section import ModelSection
 
 LONGEST_STEM = 120
 """Characters of a name to which a number is added: names have at most 128."""

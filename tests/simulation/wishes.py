@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from dflashd.supervisor.config import Config
+from dflashd.supervisor.config.configuration import Config
 
 
 class Wishes:

@@ -8,11 +8,11 @@ import pytest
 
 from dflashd.protocol.errors import ErrorCode
 from dflashd.protocol.messages import LoadFailed, Reload
-from dflashd.supervisor.config import Config
+from dflashd.supervisor.config.configuration import Config
+from dflashd.supervisor.config.differences import plan
+from dflashd.supervisor.config.model_section import ModelSection
 from dflashd.supervisor.core.events import ClientSent, ConfigRead
 from dflashd.supervisor.core.home import LONGEST_STEM, free_name
-from dflashd.supervisor.model_section import ModelSection
-from dflashd.supervisor.reload import plan
 
 from .core_bench import OWNER, CoreBench
 
