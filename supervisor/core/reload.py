@@ -120,8 +120,8 @@ def replace(s: State, model: Model, section: ModelSection, now: float) -> None:
     load_failure.forgive(s, model)
     s.changing[model.name] = None
     model.pinned = section.pinned
-    # What an operator retired, or nobody has asked for, stays out.
-    model.summoned = section.preload and model.state not in OUTSIDE
+    # What an operator retired or is retiring, or nobody has asked for, stays out.
+    model.summoned = section.preload and model.state not in OUTSIDE and not model.retires
     stays_put = s.worker_of(model).home == configured(model.name, section)
     if model.state is Residency.loading and not model.ordered and stays_put:
         return  # its load has yet to be ordered, and will be with the new settings

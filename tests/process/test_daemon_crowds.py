@@ -12,7 +12,7 @@ import zmq
 
 from dflashd.protocol import Client, DflashError, ErrorCode
 from dflashd.protocol.codec import decode, encode
-from dflashd.protocol.messages import AddCredit, Failed, Generate, GenerateBody, Header, ToClient
+from dflashd.protocol.messages import Accepted, AddCredit, Failed, Generate, GenerateBody, Header, ToClient
 
 from .daemon_process import DaemonProcess, wait_for
 
@@ -83,7 +83,8 @@ def test_flood_of_large_prompts_is_refused_and_holds_bounded_memory(
             for one in flood:
                 while one.poll(0):
                     header = decode(one.recv_multipart(), ToClient).header
-                    answers[header.id].append(header)
+                    assert isinstance(header, Accepted | Failed)
+                    answers[header.id or b""].append(header)
             return all(answers.values())
 
         wait_for("all are answered", all_answered, 60)
