@@ -12,7 +12,15 @@ import zmq
 
 from dflashd.protocol import Client, DflashError, ErrorCode
 from dflashd.protocol.codec import decode, encode
-from dflashd.protocol.messages import Accepted, AddCredit, Failed, Generate, GenerateBody, Header, ToClient
+from dflashd.protocol.messages import (
+    Accepted,
+    AddCredit,
+    Failed,
+    Generate,
+    GenerateBody,
+    Header,
+    ToClient,
+)
 
 from .daemon_process import DaemonProcess, wait_for
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Literal
 
 from dflashd.protocol.messages import Loaded, Pong
 from dflashd.supervisor.core import accounts
@@ -28,19 +28,23 @@ if TYPE_CHECKING:
 TICK_S = 1.1
 """Time passes in steps of up to a second: a limit is noticed at the first step after it."""
 
-LONGEST_S: dict[WorkerState | Residency | Phase, float] = {
+What = WorkerState | Residency | Phase | Literal["deaf"]
+LONGEST_S: dict[What, float] = {
     WorkerState.spawning: LIMITS.spawn_timeout_s,
     WorkerState.registering: LIMITS.register_timeout_s,
     WorkerState.backoff: LIMITS.backoff_limit_s,
     Residency.draining: LIMITS.drain_timeout_s,
     Residency.backoff: LIMITS.backoff_limit_s,
+    Residency.loading: LIMITS.load_stall_s,
+    Residency.unloading: max(LIMITS.unload_timeout_s, LIMITS.load_stall_s),
+    "deaf": LIMITS.loading_pong_timeout_s,
     Phase.cancelling: LIMITS.cancel_timeout_s,
     Phase.ended: LIMITS.release_timeout_s,
 }
 """How long a row may stay as it is. Measured here, not read from the core's own deadlines."""
 
 
-Key = tuple[str | bytes, int, WorkerState | Residency | Phase]
+Key = tuple[str | bytes, int, What]
 """A row as long as it stays as it is: whose, which incarnation, in which state."""
 
 
@@ -166,11 +170,28 @@ class Invariants:
         most_bytes = max(POOL_BYTES, before_bytes)
         assert measured or self._reserved_bytes <= most_bytes, "more memory than there is"
 
+    def _deaf_keys(self) -> Iterator[Key]:
+        """Workers that answer no ping, and are not given up yet."""
+        for (name, epoch), process in self._world.processes.live.items():
+            if process.deaf and self._world.state.workers[name].state in ALIVE:
+                yield (name, epoch, "deaf")
+
+    def _model_keys(self, model: Model) -> Iterator[Key]:
+        """A model in its state; where another limit is its worker's, not at all."""
+        worker = self._world.state.worker_of(model)
+        if model.state is Residency.loading:
+            if model.ordered:  # progress begins it anew
+                place = f"{model.name} {model.stage} {model.stage_done}"
+                yield (place, worker.epoch, model.state)
+        elif model.state is not Residency.unloading or worker.state in ALIVE:
+            yield (model.name, 0, model.state)
+
     def _check_clocks(self, *, moved: bool) -> None:
         now, s = self._world.now, self._world.state
         since: dict[Key, float] = {}
         rows: list[Key] = [(w.name, w.epoch, w.state) for w in s.workers.values()]
-        rows += [(m.name, 0, m.state) for m in s.models.values()]
+        rows += [key for m in s.models.values() for key in self._model_keys(m)]
+        rows += list(self._deaf_keys())
         rows += [(r.id, r.epoch, r.phase) for r in s.requests.values()]
         for key in rows:
             if key[2] in LONGEST_S:
