@@ -26,6 +26,7 @@ class WorkerStatus(Report, frozen=True, kw_only=True):
     reason: Sentence = ""
     last_lines: Sentence = ""
     saved_bytes: Count = 0
+    group: Name | None = None
 
 
 class ModelStatus(Report, frozen=True, kw_only=True):
@@ -50,6 +51,7 @@ class ModelStatus(Report, frozen=True, kw_only=True):
     retry_in_s: Seconds | None = None
     pinned: bool = False
     preload: bool = False
+    pid: Count | None = None
 
 
 class ServiceStatus(Report, frozen=True, kw_only=True):

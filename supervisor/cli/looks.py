@@ -15,6 +15,7 @@ from ...protocol.messages import ModelStatus, SnapshotBody, WorkerStatus
 from ...protocol.question import ask_status
 from ..exit_statuses import EXIT_OK
 from .exits import NoDaemon
+from .memory_cells import Held, memory_cells
 from .screen import amount
 from .table import Table
 from .tables import show
@@ -87,8 +88,12 @@ def page(snapshot: SnapshotBody) -> Iterator[str | Table]:
         yield "no models are configured: `dflashctl init` writes a configuration\n"
         return
     workers = {worker.name: worker for worker in snapshot.workers}
-    rows = [row(model, workers[model.worker]) for model in snapshot.models]
-    heads = ("MODEL", "STATE", "ENGINE", "PID", "MEMORY", "ACTIVE", "QUEUED", "DONE")
+    memory = memory_cells(
+        Held(m.name, m.worker, workers[m.worker].memory_bytes if m.pid else 0)
+        for m in snapshot.models
+    )
+    rows = [row(m, workers[m.worker], memory[m.name]) for m in snapshot.models]
+    heads = ("MODEL", "STATE", "ENGINE", "WORKER", "PID", "MEMORY", "ACTIVE", "QUEUED", "DONE")
     yield Table(heads, rows)
     yield from notes(snapshot)
 
@@ -107,14 +112,15 @@ def notes(snapshot: SnapshotBody) -> Iterator[str]:
             yield f"{model.name}: {model.reason.splitlines()[0]}\n"
 
 
-def row(model: ModelStatus, worker: WorkerStatus) -> tuple[str, ...]:
-    """One model's line."""
+def row(model: ModelStatus, worker: WorkerStatus, memory: str) -> tuple[str, ...]:
+    """One model's line: models of one worker share its pid and memory."""
     return (
         model.name,
         state_of(model, worker),
         model.loaded.engine if model.loaded else "-",
-        str(worker.pid) if worker.pid else "-",
-        amount(worker.memory_bytes, "bytes") if worker.memory_bytes else "-",
+        model.worker,
+        str(model.pid) if model.pid else "-",
+        memory,
         str(model.active),
         str(model.queued),
         str(model.completed),

@@ -26,7 +26,7 @@ STYLES = {
     **dict.fromkeys(("backoff", "lost", "fatal", "removed", "problem"), "bold red"),
     **dict.fromkeys(("stopped", "absent"), "dim"),
 }
-_NUMBER = re.compile(r"-|[\d.,]+(?: \S+)?")
+_NUMBER = re.compile(r"-|=\S+|[\d.,]+(?: \S+)?")
 
 
 def write(parts: Iterable[str | Table]) -> None:

@@ -118,9 +118,10 @@ def ended(s: State, worker: Worker, now: float, reason: str) -> None:
 
 
 def recall(s: State, worker: Worker) -> None:
-    """Pinned models come back although nobody waits for them."""
+    """Pinned models come back although nobody waits for them, but for those being retired."""
     for model in s.models_of(worker):
-        if model.pinned and model.state in (Residency.loading, Residency.ready):
+        here = model.state in (Residency.loading, Residency.ready)
+        if here and model.pinned and not model.retires:
             model.summoned = True
 
 

@@ -410,6 +410,7 @@ BODIES: dict[str, Body] = {
                 retry_in_s=0.5,
                 reason="signal 9",
                 saved_bytes=70,
+                group="g",
             ),
         ),
         models=(
@@ -432,6 +433,7 @@ BODIES: dict[str, Body] = {
                 reason="its hooks conflict",
                 retry_in_s=1.5,
                 pinned=True,
+                pid=42,
             ),
         ),
         counters={"strangers": 1},
