@@ -9,7 +9,7 @@ from importlib import import_module
 
 from dflashd.worker import blas, jit
 
-NAMES = ("decode", "rows", "cache", "group", "broker", "spawn", "gateway")
+NAMES = ("decode", "rows", "cache", "group", "broker", "spawn", "gateway", "command")
 
 
 def main() -> int:

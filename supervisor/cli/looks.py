@@ -10,17 +10,12 @@ from typing import cast
 import msgspec
 from msgspec import structs
 
-from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import ModelStatus, SnapshotBody, WorkerStatus
-from ...protocol.question import ask_status
 from ..exit_statuses import EXIT_OK
-from .exits import NoDaemon
+from .connection import asking
 from .screen import amount
 from .tables import Table, show
 from .words import duration, state_of
-
-ABSENT = frozenset({ErrorCode.not_found, ErrorCode.worker_lost, ErrorCode.protocol})
-"""Whoever listens, if anybody does, is no daemon that answers."""
 
 
 def status(options: argparse.Namespace) -> int:
@@ -34,18 +29,9 @@ def status(options: argparse.Namespace) -> int:
 
 
 def asked_state(options: argparse.Namespace) -> SnapshotBody:
-    """The daemon's state, asked for without the client: a look should not take time."""
-    if options.connect:
-        from .connection import connected  # brings asyncio, which a look at home does without
-
-        with connected(options) as client:
-            return client.status()
-    try:
-        return ask_status(options.runtime_dir)
-    except DflashError as error:
-        if error.code in ABSENT:
-            raise NoDaemon(error.message) from error
-        raise
+    """The daemon's state."""
+    with asking(options) as daemon:
+        return daemon.status()
 
 
 def models(options: argparse.Namespace) -> int:

@@ -1,13 +1,18 @@
-"""Tables and sentences on standard output: plain columns for a pipe, rich ones for a terminal."""
+"""Tables and sentences on standard output: plain columns for a pipe, colours for a terminal."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .screen import shown
+from .styles import COLOURED, is_number, style
+
+SGR = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+"""The terminal's codes for the words of a style."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +31,24 @@ def is_terminal() -> bool:
 def show(*parts: str | Table) -> None:
     """Write tables, and texts that end with a line break.
 
-    rich is imported for a terminal only: it takes longer than the daemon does to answer.
+    rich is imported for what a terminal cannot hold as it is: it takes longer than the daemon
+    does to answer.
     """
-    if is_terminal() and any(isinstance(part, Table) for part in parts):
+    screen = is_terminal()
+    if screen and not fits(parts, shutil.get_terminal_size().columns):
         from .rich_tables import write
 
         write(parts)
-    else:
-        sys.stdout.write("".join(p if isinstance(p, str) else columns(p) for p in map(safe, parts)))
+        return
+    drawn = coloured if screen else columns
+    sys.stdout.write("".join(p if isinstance(p, str) else drawn(p) for p in map(safe, parts)))
+
+
+def fits(parts: Iterable[str | Table], width: int) -> bool:
+    """Whether all tables can be drawn cell by cell: narrow enough, a character a column."""
+    tables = [part for part in parts if isinstance(part, Table)]
+    lines = [line for table in tables for line in columns(table).splitlines()]
+    return all(len(line) <= width and line.isascii() and line.isprintable() for line in lines)
 
 
 def safe(part: str | Table) -> str | Table:
@@ -43,9 +58,36 @@ def safe(part: str | Table) -> str | Table:
 
 def columns(table: Table) -> str:
     """Columns wide enough for their content, two spaces apart."""
-    widths = [max(map(len, column)) for column in zip(table.heads, *table.rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (table.heads, *table.rows)
+    return "".join("  ".join(line).rstrip() + "\n" for line in padded(table, right=False))
+
+
+def coloured(table: Table) -> str:
+    """Columns for a terminal: heads bold, numbers to the right, states in their colours."""
+    heads, *rows = padded(table, right=True)
+    lines = ["  ".join(painted("bold", head) for head in heads)]
+    lines += [
+        "  ".join(
+            painted(style(cell.strip()), cell) if head in COLOURED else cell
+            for head, cell in zip(table.heads, row, strict=True)
+        )
+        for row in rows
     ]
-    return "\n".join(lines) + "\n"
+    return "".join(line.rstrip() + "\n" for line in lines)
+
+
+def padded(table: Table, *, right: bool) -> list[list[str]]:
+    """The lines' cells, each as wide as its column; with ``right``, numbers are to the right."""
+    lines = [table.heads, *table.rows]
+    filled: list[list[str]] = []
+    for column in zip(*lines, strict=True):
+        width = max(map(len, column))
+        justify = str.rjust if right and is_number(list(column[1:])) else str.ljust
+        filled.append([justify(cell, width) for cell in column])
+    return [list(line) for line in zip(*filled, strict=True)]
+
+
+def painted(look: str, text: str) -> str:
+    """A text in a style of :data:`.styles.STYLES`, where colours are seen and wanted."""
+    codes = ";".join(SGR[word] for word in look.split())
+    seen = codes and is_terminal() and not os.environ.get("NO_COLOR")
+    return f"\x1b[{codes}m{text}\x1b[0m" if seen else text
