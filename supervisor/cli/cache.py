@@ -12,7 +12,8 @@ from ..exit_statuses import EXIT_OK, EXIT_USAGE
 from .connection import asking, connected
 from .looks import write_json
 from .screen import amount
-from .tables import Table, show
+from .table import Table
+from .tables import show
 
 if TYPE_CHECKING:
     from ...protocol.question import Asker

@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 from ...protocol.paths import cache_dir
-from ..config import DaemonSection
+from ..config.configuration import DaemonSection
 from ..exit_statuses import EXIT_FAILED, EXIT_OK
 from ..pool import memory_pool
 from ..survey import models, pairs, written
 from .looks import write_json
-from .tables import Table, show
+from .table import Table
+from .tables import show
 
 STANDARD_OUTPUT = Path("-")
 

@@ -12,8 +12,8 @@ import msgspec
 
 from ...protocol.key_file import KeyFile, Z85Key, key_file_text, new_pair
 from ...protocol.paths import state_dir
-from ..config import keys_dir
-from ..config_file import load
+from ..config.configuration import keys_dir
+from ..config.file import load
 from ..errors import DaemonError
 from ..exit_statuses import EXIT_OK, EXIT_REFUSED
 from ..keys.client_keys import allow, client_keys, revoke
@@ -21,7 +21,8 @@ from ..keys.http_keys import http_keys, new_http_key, revoke_http_key
 from ..keys.key_name import checked_name
 from ..keys.server_key import server_key
 from .looks import write_json
-from .tables import Table, show as show_parts
+from .table import Table
+from .tables import show as show_parts
 
 
 def keys(options: argparse.Namespace) -> int:

@@ -14,7 +14,8 @@ from ...protocol.messages import ModelStatus, SnapshotBody, WorkerStatus
 from ..exit_statuses import EXIT_OK
 from .connection import asking
 from .screen import amount
-from .tables import Table, show
+from .table import Table
+from .tables import show
 from .words import duration, state_of
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from .screen import shown
 from .styles import COLOURED, is_number, style
-from .tables import Table
+from .table import Table
 
 
 def write(parts: Iterable[str | Table]) -> None:

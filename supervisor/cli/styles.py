@@ -15,6 +15,8 @@ STYLES = {
     **dict.fromkeys(("backoff", "lost", "fatal", "removed", "problem", "closed"), "bold red"),
     **dict.fromkeys(("stopped", "absent"), "dim"),
 }
+SGR = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+"""The terminal's codes for the words of a style."""
 NUMBER = re.compile(r"-|[\d.,]+(?: \S+)?")
 
 

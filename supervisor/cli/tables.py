@@ -5,22 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from .screen import shown
-from .styles import COLOURED, is_number, style
-
-SGR = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
-"""The terminal's codes for the words of a style."""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Heads in capitals, and rows of as many cells."""
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
+from .styles import COLOURED, SGR, style
+from .table import Table, columns, padded
 
 
 def is_terminal() -> bool:
@@ -56,11 +45,6 @@ def safe(part: str | Table) -> str | Table:
     return shown(part) if isinstance(part, str) else part
 
 
-def columns(table: Table) -> str:
-    """Columns wide enough for their content, two spaces apart."""
-    return "".join("  ".join(line).rstrip() + "\n" for line in padded(table, right=False))
-
-
 def coloured(table: Table) -> str:
     """Columns for a terminal: heads bold, numbers to the right, states in their colours."""
     heads, *rows = padded(table, right=True)
@@ -73,17 +57,6 @@ def coloured(table: Table) -> str:
         for row in rows
     ]
     return "".join(line.rstrip() + "\n" for line in lines)
-
-
-def padded(table: Table, *, right: bool) -> list[list[str]]:
-    """The lines' cells, each as wide as its column; with ``right``, numbers are to the right."""
-    lines = [table.heads, *table.rows]
-    filled: list[list[str]] = []
-    for column in zip(*lines, strict=True):
-        width = max(map(len, column))
-        justify = str.rjust if right and is_number(list(column[1:])) else str.ljust
-        filled.append([justify(cell, width) for cell in column])
-    return [list(line) for line in zip(*filled, strict=True)]
 
 
 def painted(look: str, text: str) -> str:

@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from dflashd.protocol.messages import LoadBody
-from dflashd.worker.engine import Progress
+from dflashd.worker.engine.border import Progress
 
 from .scripted_engine import PREFILL, Stage, say, talk
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dflashd.protocol.errors import DflashError, ErrorCode
-from dflashd.worker.sources import resolve
+from dflashd.worker.checkpoints.sources import resolve
 
 from .scripted_hub import REPOSITORY, scripted_hub
 
@@ -24,7 +24,7 @@ FILES = {
 RESOLVE = """
 import json, sys
 from dflashd.protocol.errors import DflashError
-from dflashd.worker.sources import resolve
+from dflashd.worker.checkpoints.sources import resolve
 told = []
 try:
     folder = resolve(sys.argv[1], lambda *a: told.append(a), "target")
