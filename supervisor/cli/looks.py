@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 from msgspec import structs
 
-from ...protocol.messages import ModelStatus, SnapshotBody, WorkerStatus
+from ...protocol.messages import ModelStatus, ServiceStatus, SnapshotBody, WorkerStatus
 from ..exit_statuses import EXIT_OK
 from .connection import asking
 from .screen import amount
@@ -71,12 +71,33 @@ def page(snapshot: SnapshotBody) -> Iterator[str | Table]:
     )
     if not snapshot.models:
         yield "no models are configured: `dflashctl init` writes a configuration\n"
+        yield from ways_in(snapshot)
         return
     workers = {worker.name: worker for worker in snapshot.workers}
     rows = [row(model, workers[model.worker]) for model in snapshot.models]
     heads = ("MODEL", "STATE", "ENGINE", "PID", "MEMORY", "ACTIVE", "QUEUED", "DONE")
     yield Table(heads, rows)
     yield from notes(snapshot)
+    yield from ways_in(snapshot)
+
+
+def ways_in(snapshot: SnapshotBody) -> Iterator[str | Table]:
+    """What else serves clients, and what the daemon itself cannot do as it should."""
+    services = [(s, "" if s.state == "running" else s.reason) for s in snapshot.services]
+    if services:
+        yield "\n"
+        yield Table(
+            ("SERVICE", "STATE", "PID", "ADDRESS"),
+            [(s.name, retried(s), str(s.pid or "-"), s.address) for s, _ in services],
+        )
+        yield from (f"{s.name}: {reason.splitlines()[0]}\n" for s, reason in services if reason)
+    yield from (f"problem: {sentence}\n" for sentence in snapshot.problems)
+
+
+def retried(service: ServiceStatus) -> str:
+    """A service's state, with when a failed one is tried again."""
+    left_s = service.retry_in_s
+    return service.state if left_s is None else f"{service.state} ({left_s:.0f} s)"
 
 
 def notes(snapshot: SnapshotBody) -> Iterator[str]:

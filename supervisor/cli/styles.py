@@ -8,11 +8,13 @@ COLOURED = frozenset({"STATE", "CHANGE", "LEVEL"})
 """Columns whose first word tells how well something is."""
 
 STYLES = {
-    **dict.fromkeys(("ready", "kept", "ok", "open", "serving"), "green"),
+    **dict.fromkeys(("ready", "kept", "ok", "running", "listening"), "green"),
     **dict.fromkeys(("busy", "added", "adjusted"), "bold green"),
     **dict.fromkeys(("loading", "spawning", "registering", "starting", "waiting"), "yellow"),
-    **dict.fromkeys(("draining", "unloading", "stopping", "replaced", "note"), "yellow"),
-    **dict.fromkeys(("backoff", "lost", "fatal", "removed", "problem", "closed"), "bold red"),
+    **dict.fromkeys(
+        ("draining", "unloading", "stopping", "replaced", "note", "doubtful"), "yellow"
+    ),
+    **dict.fromkeys(("backoff", "lost", "fatal", "removed", "problem"), "bold red"),
     **dict.fromkeys(("stopped", "absent"), "dim"),
 }
 SGR = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}

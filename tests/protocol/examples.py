@@ -437,5 +437,6 @@ BODIES: dict[str, Body] = {
         counters={"strangers": 1},
         pool_bytes=8000,
         reserved_bytes=3000,
+        problems=("a file cannot be written",),
     ),
 }

@@ -7,9 +7,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from dflashd.protocol.errors import DflashError, ErrorCode
-from dflashd.protocol.messages import ChunkBody, DoneBody, ModelStatus, SnapshotBody, ToolCall
+from dflashd.protocol.messages import (
+    ChunkBody,
+    DoneBody,
+    ModelStatus,
+    ServiceStatus,
+    SnapshotBody,
+    ToolCall,
+)
 from dflashd.supervisor.gateway.admission import Admission
 from dflashd.supervisor.gateway.asked import Dialect, Whole
 from dflashd.supervisor.gateway.dialects.chat import Chat
@@ -24,7 +32,7 @@ from dflashd.supervisor.gateway.dialects.messages_question import (
     NEUTRAL as MESSAGES_NEUTRAL,
     MessagesRequest,
 )
-from dflashd.supervisor.gateway.health import unready
+from dflashd.supervisor.gateway.health import degraded, unready
 from dflashd.supervisor.gateway.problem import STATUS, Problem, problem_of
 
 TURN = [{"role": "user", "content": "Hi"}]
@@ -235,3 +243,37 @@ def test_ready_means_that_what_must_be_up_is() -> None:
     assert unready(seen("stopped", preload=False)) == []
     assert unready(seen("busy", preload=True)) == []
     assert unready(seen("loading", preload=True)) == ["model a is loading"]
+
+
+@pytest.mark.parametrize(
+    ("state", "closes", "limps"),
+    [
+        ("running", False, False),
+        ("listening", False, False),
+        ("waiting", False, True),
+        ("doubtful", False, True),
+        ("fatal", True, False),
+    ],
+)
+def test_readiness_tells_of_every_way_in(state: str, closes: bool, limps: bool) -> None:
+    """A listener that was closed is no readiness; one in doubt is told of, and so is the daemon's
+    own trouble.
+    """
+    tcp = ServiceStatus(
+        name="tcp", state=state, pid=None, address="x", restarts=0, reason="a stranger got in"
+    )
+    body = SnapshotBody(
+        instance="i",
+        version="v",
+        pid=1,
+        uptime_s=1,
+        state="serving",
+        workers=(),
+        models=(),
+        counters={},
+        services=(tcp,),
+    )
+    told = [f"service tcp is {state}: a stranger got in"]
+    assert unready(body) == (told if closes else [])
+    assert degraded(body) == (told if limps else [])
+    assert degraded(structs.replace(body, services=(), problems=("no disk",))) == ["no disk"]
