@@ -27,6 +27,7 @@ from .core.snapshot import Identity
 from .directories import make_private, remove_sockets
 from .doors.door import CLIENT_BURST_MESSAGES, WORKER_BURST_MESSAGES, Door
 from .doors.local import LocalDoor
+from .doors.names import make_unguessable
 from .errors import DaemonError
 from .gateway.settings import GatewaySettings, written
 from .inspection.inspector import Inspector
@@ -102,6 +103,7 @@ class Daemon:
     async def run(self, on_ready: Callable[[str], None]) -> None:
         """Serve until told to stop; ``on_ready`` gets a sentence. Raises DaemonError."""
         open_files.raise_limit()
+        make_unguessable()
         runtime_dir, state_dir = self._config.runtime_dir, self._config.state_dir
         endpoints = Endpoints(runtime_dir)
         make_private(runtime_dir)
