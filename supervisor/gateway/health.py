@@ -30,5 +30,13 @@ def degraded(snapshot: SnapshotBody) -> list[str]:
     return [*map(_told, limping), *snapshot.problems]
 
 
+def troubles(snapshot: SnapshotBody) -> list[str]:
+    """What a person who looks at the models would not see: ways in that are shut or in doubt, and
+    what the daemon itself cannot do as it should.
+    """
+    shut = (service for service in snapshot.services if service.state not in SERVING)
+    return [*map(_told, shut), *snapshot.problems]
+
+
 def _told(service: ServiceStatus) -> str:
     return f"service {service.name} is {service.state}: {service.reason}"
