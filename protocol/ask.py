@@ -22,6 +22,7 @@ class GenerateOptions(TypedDict, total=False):
     what to continue. ``speculation``: ``strict`` fails where ``auto`` would run plainly.
     ``channels`` takes what the model thinks and the tools it calls out of the text; ``logprobs`` is
     how many likeliest tokens are told of each place, 0 only of the token itself.
+    With ``count_only`` nothing is generated: the statistics tell the prompt's tokens.
     """
 
     messages: Turns | None
@@ -40,6 +41,7 @@ class GenerateOptions(TypedDict, total=False):
     thinking: bool | None
     logprobs: int | None
     block_tokens: int | None
+    count_only: bool
 
 
 def generate_body(
@@ -61,6 +63,7 @@ def generate_body(
     thinking: bool | None = None,
     logprobs: int | None = None,
     block_tokens: int | None = None,
+    count_only: bool = False,
 ) -> GenerateBody:
     """Return the body for a user's arguments (see :class:`GenerateOptions`).
 
@@ -83,6 +86,7 @@ def generate_body(
             thinking=thinking,
             logprobs=logprobs,
             block_tokens=block_tokens,
+            count_only=count_only,
         )
     except ValueError as error:  # msgspec's ValidationError is one
         raise DflashError(ErrorCode.bad_request, str(error)) from error

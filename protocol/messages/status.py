@@ -55,7 +55,7 @@ class ModelStatus(Report, frozen=True, kw_only=True):
 
 
 class ServiceStatus(Report, frozen=True, kw_only=True):
-    """A process beside the workers that serves clients: the HTTP gateway."""
+    """What serves clients beside the local sockets: the HTTP gateway, the tcp listener."""
 
     name: Name
     state: Annotated[str, Meta(max_length=32)]
@@ -80,3 +80,4 @@ class SnapshotBody(Report, frozen=True, kw_only=True):
     pool_bytes: Count = 0
     reserved_bytes: Count = 0
     services: tuple[ServiceStatus, ...] = ()
+    problems: tuple[Sentence, ...] = ()

@@ -12,8 +12,10 @@ import psutil
 import pytest
 
 from dflashd.protocol import Client, DflashError, ErrorCode
+from dflashd.supervisor.doctor import host as doctor
 
 from .daemon_process import DaemonProcess, is_alive, wait_for
+from .test_cli_commands import ctl
 
 MakeDaemon = Callable[..., DaemonProcess]
 LONG = {"chunks": 100_000, "chunk_s": 0.005}
@@ -198,3 +200,19 @@ def test_worker_without_descriptors_is_refused_and_aborts_nothing(make_daemon: M
         process.rlimit(psutil.RLIMIT_NOFILE, (hard, hard))
         client.spawn("b")
         assert client.generate("b", "x").wait().text
+
+
+def test_a_registry_that_cannot_be_written_is_told(make_daemon: MakeDaemon) -> None:
+    """Requests are served; status and doctor name the trouble, which passes when its cause does."""
+    daemon = make_daemon({"a": {}})
+    (obstacle := daemon.runtime_dir / "workers.new").mkdir()
+    with daemon.client() as client:
+        assert client.generate("a", "x").wait().tokens
+        (problem,) = client.status().problems
+        assert str(daemon.runtime_dir / "workers.json") in problem
+        assert f"problem: {problem}\n" in ctl(daemon, "status").stdout
+        findings = [f for f in doctor.daemon(daemon.runtime_dir) if f.level == "problem"]
+        assert [finding.says for finding in findings] == [problem]
+        obstacle.rmdir()
+        wait_for("it is written", lambda: not client.status().problems)
+        assert str(pid_of(client)) in (daemon.runtime_dir / "workers.json").read_text()

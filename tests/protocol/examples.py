@@ -198,6 +198,7 @@ BODIES: dict[str, Body] = {
         speculation="strict",
         ignore_eos=True,
         block_tokens=4,
+        count_only=True,
     ),
     "GenerateBody, tools": GenerateBody(
         messages=(
@@ -291,6 +292,7 @@ BODIES: dict[str, Body] = {
         memory_bytes=600_000_000,
         cache_hit="l1_prefix",
         cache_miss_reason="boundary",
+        reasoning_tokens=2,
     ),
     "LoadBody": LoadBody(target="smollm2-135m"),
     "LoadBody, full": LoadBody(
@@ -439,5 +441,6 @@ BODIES: dict[str, Body] = {
         counters={"strangers": 1},
         pool_bytes=8000,
         reserved_bytes=3000,
+        problems=("a file cannot be written",),
     ),
 }

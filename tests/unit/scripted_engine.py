@@ -49,6 +49,7 @@ class Facts:
     cache_hit: str = "miss"
     cache_miss_reason: str = "cold"
     generated_tokens: int = 6
+    reasoning_tokens: int = 2
     prefill_ms: float = 1.0
     decode_ms: float = 2.0
 

@@ -16,6 +16,7 @@ from ..cache.open import OpenCache, open_cache
 from ..cache.registry import CacheRegistry
 from ..hooks.model_guard import ModelGuard
 from .border import Progress
+from .counting import Count
 from .generation import Generation
 from .loader import load_model
 from .model import Model
@@ -49,8 +50,10 @@ class MlxModel:
             block_tokens_limit=self.model.block_tokens_limit,
         )
 
-    def begin(self, body: GenerateBody) -> Generation:
+    def begin(self, body: GenerateBody) -> Generation | Count:
         """Start a request. Raises DflashError(bad_request | unsupported | hook_conflict)."""
+        if body.count_only:
+            return Count(self.model, body)
         return Generation(self.model, body, self.cache)
 
     def cache_state(self) -> CacheBody:

@@ -142,6 +142,8 @@ function draw(state) {
   const daemon = byId("daemon");
   daemon.classList.remove("lost");
   daemon.textContent = `${state.version}, ${state.state} for ${duration(state.uptime_s)}`;
+  byId("problems").hidden = state.problems.length === 0;
+  byId("problems").replaceChildren(...state.problems.map((text) => element("li", "", text)));
   drawMemory(state);
   byId("models").replaceChildren(
     ...state.models.map((model) => modelCard(model, rate.get(model.name))),
