@@ -14,6 +14,7 @@ from ..protocol.messages import CacheBody, GenerateBody, LoadBody, LoadedBody
 from .cache.manager import CacheStuck
 from .cache.open import OpenCache, open_cache
 from .cache.registry import CacheRegistry
+from .checkpoints import Checkpoints
 from .engine import Progress
 from .generation import Generation
 from .lease import ModelGuard
@@ -84,9 +85,16 @@ class DflashBackend:
         self._caches = caches
         self._shared = shared
 
-    def load(self, name: str, body: LoadBody, progress: Progress, guard: ModelGuard) -> MlxModel:
+    def load(
+        self,
+        name: str,
+        body: LoadBody,
+        progress: Progress,
+        guard: ModelGuard,
+        found: Checkpoints | None = None,
+    ) -> MlxModel:
         """Load a model whole, or raise and keep nothing of it."""
-        model = load_model(name, body, progress, guard, self._shared)
+        model = load_model(name, body, progress, guard, self._shared, found=found)
         with ExitStack() as on_failure:
             on_failure.callback(model.close)
             layers = model.target.make_caches()

@@ -20,6 +20,8 @@ from .watchdog import HANG_S, Watchdog
 Command = Callable[[Loop, float], None]
 """Carried out on the engine's thread: gets the loop, and the seconds it has waited for that."""
 
+_ASIDES_END_S = 1.0
+
 _Arrived = tuple[Command, float]
 """A command and the moment it came."""
 
@@ -50,6 +52,7 @@ class EngineThread:
         self._inbox: queue.SimpleQueue[_Arrived] = queue.SimpleQueue()
         self._loop: Loop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._asides: list[threading.Thread] = []
         self.failure: BaseException | None = None
         """What ended the thread, if not a stop."""
         self.ended = False
@@ -83,6 +86,7 @@ class EngineThread:
             log.exception(line("engine_broke", error=type(error).__name__))
             self.failure = error
         finally:
+            self._end_asides()
             self._rest()
             self.ended = True
             self._on_end()
@@ -97,6 +101,7 @@ class EngineThread:
             pid=os.getpid(),
             intake=self._take_in,
             alive=self._beat,
+            aside=self._aside,
             slow_consumer_s=self._slow_consumer_s,
         )
         self._loop = loop
@@ -112,6 +117,26 @@ class EngineThread:
     def _rest(self) -> None:
         if self._watchdog is not None:
             self._watchdog.rest()
+
+    def _aside(self, name: str, work: Callable[[], None], then: Callable[[], None]) -> None:
+        """Do ``work`` on a thread of its own, ``then`` on this one. Raises RuntimeError."""
+
+        def run() -> None:
+            work()
+            self.do(lambda _loop, _waited_s: then())
+
+        self._asides = [thread for thread in self._asides if thread.is_alive()]
+        thread = threading.Thread(target=run, name=f"preparation of {name}", daemon=True)
+        thread.start()
+        self._asides.append(thread)
+
+    def _end_asides(self) -> None:
+        """What was done aside is called off; a thread that a dead disk holds up is left behind."""
+        if self._loop is not None:
+            self._loop.withdraw_all("the engine has ended")
+        until_s = time.monotonic() + _ASIDES_END_S
+        for thread in self._asides:
+            thread.join(max(0.0, until_s - time.monotonic()))
 
     def _take_in(self) -> None:
         """Carry out what has arrived; the loop calls this often while it works."""

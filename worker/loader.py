@@ -19,6 +19,7 @@ from .checkpoints import Checkpoint, Checkpoints, find
 from .digest import Report, combined_digest, tokenizer_digest
 from .draft import load_draft
 from .drafting import Drafter
+from .errand import Errand
 from .guard import GUARD
 from .lease import Lease, ModelGuard
 from .load_errors import typed_errors
@@ -46,9 +47,12 @@ def load_model(
     report: Report,
     guard: ModelGuard | None = None,
     shared: SharedParts | None = None,
+    *,
+    found: Checkpoints | None = None,
 ) -> Model:
-    """Load what ``body`` names. Claims on hooked classes apart, which ``close`` of the model gives
-    up, nothing outside the returned value is changed; after a failure no claim is left.
+    """Load what ``body`` names, whose files were ``found`` or are looked for now. Claims on hooked
+    classes apart, which ``close`` of the model gives up, nothing outside the returned value is
+    changed; after a failure no claim is left.
 
     Weights that a model of ``shared`` holds are not loaded again.
 
@@ -59,7 +63,7 @@ def load_model(
     guard = guard or ModelGuard(GUARD, BACKEND, name)
     gathering = Gathering(shared if shared is not None else SharedParts())
     with typed_errors(name), guard.undone_on_failure():
-        found = find(body, report)
+        found = found or find(body, Errand(report))
         target = _target(found.target, body, gathering)
         pair = _pair(found, body, target, guard, gathering)
         evaluate([part.arrays for part in gathering.made], report)
