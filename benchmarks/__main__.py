@@ -7,7 +7,7 @@ import json
 import sys
 from importlib import import_module
 
-from dflashd.worker import blas, jit
+from dflashd.worker.machine import blas, jit
 
 NAMES = ("decode", "rows", "cache", "group", "broker", "spawn", "gateway")
 

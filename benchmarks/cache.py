@@ -15,9 +15,9 @@ from msgspec import structs
 from dflashd.protocol.messages import CacheSettings, GenerateBody, Sampling
 from dflashd.worker.cache.open import OpenCache, open_cache
 from dflashd.worker.cache.registry import CacheRegistry
-from dflashd.worker.generation import Generation
-from dflashd.worker.mlx_engine import MlxEngine, MlxModel
-from dflashd.worker.sampling import Sampler
+from dflashd.worker.decoding.sampling import Sampler
+from dflashd.worker.engine.generation import Generation
+from dflashd.worker.engine.mlx_engine import MlxEngine, MlxModel
 
 from .workload import PAIR, no_progress
 

@@ -16,9 +16,9 @@ from typing import Any
 from mlx_lm.generate import stream_generate
 
 from dflashd.protocol import Client
-from dflashd.worker.chat import encode
-from dflashd.worker.generation import Generation
-from dflashd.worker.model import Model
+from dflashd.worker.engine.generation import Generation
+from dflashd.worker.engine.model import Model
+from dflashd.worker.text.chat import encode
 
 from .daemon import running_daemon
 from .workload import PAIR, TOKENS, body

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from dflashd.protocol.messages import Sampling
-from dflashd.worker.features import FeatureTap
-from dflashd.worker.model import Model
-from dflashd.worker.sampling import Sampler
+from dflashd.worker.decoding.features import FeatureTap
+from dflashd.worker.decoding.sampling import Sampler
+from dflashd.worker.engine.model import Model
 
 GREEDY = Sampler(Sampling(), Sampling())
 

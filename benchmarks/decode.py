@@ -9,9 +9,9 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.utils import dequantize_model, load_model as load_mlx_model
 
-from dflashd.worker.loader import load_model
-from dflashd.worker.model import Model
-from dflashd.worker.sources import resolve
+from dflashd.worker.checkpoints.sources import resolve
+from dflashd.worker.engine.loader import load_model
+from dflashd.worker.engine.model import Model
 
 from .contenders import Run, daemon_contender, engine_run, mlx_lm_run
 from .costs import Bench

@@ -9,8 +9,8 @@ from pathlib import Path
 import mlx.core as mx
 import psutil
 
-from dflashd.worker.blas import BlasReport
-from dflashd.worker.cpus import available_cpus
+from dflashd.worker.machine.blas import BlasReport
+from dflashd.worker.machine.cpus import available_cpus
 
 
 def machine(blas: BlasReport) -> dict[str, str | int]:

@@ -11,7 +11,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.models import qwen3
 
-from dflashd.worker.sources import resolve
+from dflashd.worker.checkpoints.sources import resolve
 
 from .workload import PAIR, no_progress
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dflashd.worker.loader import load_model
+from dflashd.worker.engine.loader import load_model
 
 from .costs import Bench
 from .workload import PAIR, no_progress

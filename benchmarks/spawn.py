@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dflashd.worker.sources import resolve
+from dflashd.worker.checkpoints.sources import resolve
 
 from .daemon import running_daemon
 from .workload import PAIR, no_progress

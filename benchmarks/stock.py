@@ -13,7 +13,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, final
 
-from dflashd.worker import Host, blas, jit
+from dflashd.worker import Host
+from dflashd.worker.machine import blas, jit
 
 TOKENS = 32
 
@@ -26,7 +27,7 @@ def main() -> None:
     from mlx_lm.generate import generate_step
     from mlx_lm.utils import dequantize_model, load_model
 
-    from dflashd.worker.sources import resolve
+    from dflashd.worker.checkpoints.sources import resolve
 
     from .workload import PAIR, no_progress
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from dflashd.supervisor import log
+from dflashd.supervisor.logs import log
 from dflashd.supervisor.serve import run
 
 WORKER = Path(__file__).with_name("stream_worker.py")

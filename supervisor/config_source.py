@@ -13,14 +13,14 @@ from typing import final
 from ..protocol.codec import decode_body
 from ..protocol.errors import DflashError
 from ..protocol.messages import ConfigBody
-from .config import Config
-from .config_file import load, parse
+from .config.configuration import Config
+from .config.differences import in_effect, plan
+from .config.file import load, parse
 from .core.effects import ReadConfig
 from .core.events import ConfigRead, ConfigRefused
 from .errors import ConfigError
 from .file_watch import FileWatch
-from .log import line, log
-from .reload import in_effect, plan
+from .logs.log import line, log
 
 NO_FILE = "the daemon was started without --config: there is no file to read again"
 

@@ -20,29 +20,29 @@ import zmq
 from ..protocol.messages import FromClient, FromControl, FromWorker
 from ..protocol.paths import Endpoints
 from . import open_files
-from .companion import Companion
 from .config_source import ConfigSource
 from .core.events import ReloadAsked, ServingBegan, ShutdownAsked, TimePassed
 from .core.machine import Core
 from .core.snapshot import Identity
 from .directories import make_private, remove_sockets
-from .door import CLIENT_BURST_MESSAGES, WORKER_BURST_MESSAGES, Door
+from .doors.door import CLIENT_BURST_MESSAGES, WORKER_BURST_MESSAGES, Door
+from .doors.local import LocalDoor
 from .errors import DaemonError
 from .gateway.settings import GatewaySettings, written
-from .inspector import Inspector
+from .inspection.inspector import Inspector
 from .instance_lock import InstanceLock
-from .lifeline import Lifeline
-from .local_door import LocalDoor
-from .log import line, log
-from .log_keeper import LogKeeper
-from .lookout import Lookout
+from .logs.keeper import LogKeeper
+from .logs.log import line, log
+from .logs.worker_logs import WorkerLogs
 from .pool import memory_pool
-from .process_registry import ProcessRegistry
-from .processes import Processes
+from .processes.companion import Companion
+from .processes.lifeline import Lifeline
+from .processes.registry import ProcessRegistry
+from .processes.workers import Processes
 from .service.notify import ServiceNotifier
 from .switchboard import Switchboard
 from .tcp.listener import TcpListener
-from .worker_logs import WorkerLogs
+from .watching.lookout import Lookout
 
 GATEWAY_COMMAND = (sys.executable, "-P", "-m", "dflashd.supervisor.gateway")
 GATEWAY_NAME = "_http"

@@ -11,7 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ..protocol.errors import DflashError
-from . import log
 from .config_source import ConfigSource
 from .daemon import WORKER_COMMAND, Daemon
 from .errors import AlreadyServed, ConfigError, DaemonError
@@ -22,6 +21,7 @@ from .exit_statuses import (
     EXIT_OK,
     EXIT_TRY_AGAIN,
 )
+from .logs import log
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -52,12 +52,12 @@ from .core.events import (
 )
 from .core.facts import ModelFacts
 from .core.machine import Core
-from .door import Delivery, Door
-from .inspector import Inspector
-from .log import line, log
-from .lookout import Lookout
-from .processes import Processes
+from .doors.door import Delivery, Door
+from .inspection.inspector import Inspector
+from .logs.log import line, log
+from .processes.workers import Processes
 from .tcp.door import TcpDoor
+from .watching.lookout import Lookout
 
 BATCH_MESSAGES = 64
 """Taken from one socket before the others have their turn."""

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import settings
 
 from dflashd.protocol.paths import cache_dir
-from dflashd.worker import blas, jit, open_files
-from dflashd.worker.embedded import SMOLLM2
-from dflashd.worker.embedded_folder import embedded_folder
+from dflashd.worker.checkpoints.embedded import SMOLLM2
+from dflashd.worker.checkpoints.embedded_folder import embedded_folder
+from dflashd.worker.machine import blas, jit, open_files
 
 blas.prepare()
 jit.prepare(private=False)

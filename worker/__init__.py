@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..protocol.errors import DflashError, ErrorCode
-    from .answer import Answer
-    from .desk import LoadProgress
-    from .host import Host, HostStatistics, ModelStatistics
+    from .host.answer import Answer
+    from .host.desk import LoadProgress
+    from .host.host import Host, HostStatistics, ModelStatistics
 
 __all__ = [
     "Answer",
@@ -26,13 +26,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Answer": ".answer",
+    "Answer": ".host.answer",
     "DflashError": "..protocol.errors",
     "ErrorCode": "..protocol.errors",
-    "Host": ".host",
-    "HostStatistics": ".host",
-    "LoadProgress": ".desk",
-    "ModelStatistics": ".host",
+    "Host": ".host.host",
+    "HostStatistics": ".host.host",
+    "LoadProgress": ".host.desk",
+    "ModelStatistics": ".host.host",
 }
 
 

@@ -11,7 +11,7 @@ def main() -> None:
     # Until there is anything to leave in order, leaving at once is orderly.
     signal.signal(signal.SIGTERM, lambda _number, _frame: os._exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the supervisor's.
-    from .process import leave, run
+    from .process.process import leave, run
 
     leave(run(os.environ))
 

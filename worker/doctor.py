@@ -9,7 +9,7 @@ import sys
 
 import msgspec
 
-from .findings import examine
+from .machine.findings import examine
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import final
 
-from .engine import Progress
+from .engine.border import Progress
 from .errors import Withdrawn
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from ..protocol.errors import DflashError, ErrorCode
 from ..protocol.paths import cache_dir
-from .embedded import DRAFTS, TARGETS, draft_folder
-from .embedded_folder import embedded_folder
-from .hub import hub_folder
+from .checkpoints.embedded import DRAFTS, TARGETS, draft_folder
+from .checkpoints.embedded_folder import embedded_folder
+from .checkpoints.hub import hub_folder
 
 
 class ProgressLine:

@@ -15,7 +15,7 @@ from .looks import write_json
 from .tables import Table, show
 
 if TYPE_CHECKING:
-    from ..config import Config
+    from ..config.configuration import Config
 
 
 def reload(options: argparse.Namespace) -> int:
@@ -32,7 +32,7 @@ def config(options: argparse.Namespace) -> int:
 
 def schema() -> int:
     """Print the JSON Schema."""
-    from ..config_schema import text
+    from ..config.schema import text
 
     sys.stdout.write(text())
     return EXIT_OK
@@ -40,7 +40,7 @@ def schema() -> int:
 
 def check(options: argparse.Namespace) -> int:
     """Say whether a file can be used; with ``--diff``, what it would change."""
-    from ..config_file import parse, read
+    from ..config.file import parse, read
 
     file: Path = options.file
     base_dir = file.resolve().parent

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ...protocol.paths import cache_dir
-from ..config import DaemonSection
+from ..config.configuration import DaemonSection
 from ..exit_statuses import EXIT_FAILED, EXIT_OK
 from ..pool import memory_pool
 from ..survey import models, pairs, written

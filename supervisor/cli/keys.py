@@ -12,8 +12,8 @@ import msgspec
 
 from ...protocol.key_file import KeyFile, Z85Key, key_file_text, new_pair
 from ...protocol.paths import state_dir
-from ..config import keys_dir
-from ..config_file import load
+from ..config.configuration import keys_dir
+from ..config.file import load
 from ..errors import DaemonError
 from ..exit_statuses import EXIT_OK, EXIT_REFUSED
 from ..keys.client_keys import allow, client_keys, revoke

@@ -21,7 +21,7 @@ def state_of(model: ModelStatus, worker: WorkerStatus) -> str:
 
 def event_line(event: EventBody) -> str:
     """One event on one line, at this machine's time of day."""
-    from ..log import line_of  # brings Python's logging along, which takes time
+    from ..logs.log import line_of  # brings Python's logging along, which takes time
 
     # Numbers travel as floats; a pid is no fraction.
     fields = {

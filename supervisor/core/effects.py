@@ -15,7 +15,7 @@ from ...protocol.messages import (
     SnapshotBody,
     Subscribe,
 )
-from ..config import Config
+from ..config.configuration import Config
 from .events import Peer
 
 

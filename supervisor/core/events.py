@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import Header
-from ..config import Config
-from ..reload import Plan
+from ..config.configuration import Config
+from ..config.differences import Plan
 from .facts import ModelFacts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from signal import Signals
 
 from ...protocol.errors import ErrorCode
-from ..restarts import pause_s, recent
+from ..config.restarts import pause_s, recent
 from . import ending, vacancy
 from .effects import SignalProcess
 from .events import WorkerExited

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import LoadFailed
-from ..restarts import pause_s, recent
+from ..config.restarts import pause_s, recent
 from . import ending, eviction, placement, vacancy
 from .records import Model, Residency, Worker, WorkerState
 from .residency import spoken_of

@@ -33,8 +33,8 @@ from ...protocol.messages import (
     Unloaded,
     Welcome,
 )
-from ..limits import Limits
-from ..model_section import ModelSection
+from ..config.limits import Limits
+from ..config.model_section import ModelSection
 from . import (
     admission,
     commands,

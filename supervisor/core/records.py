@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
 from ...protocol.messages import LoadedBody
-from ..model_section import ModelSection
+from ..config.model_section import ModelSection
 from .events import Peer
 from .facts import ModelFacts
 

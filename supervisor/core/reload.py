@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import ModelChange, ReloadBody
-from ..model_section import ModelSection
-from ..reload import ModelPlan
+from ..config.differences import ModelPlan
+from ..config.model_section import ModelSection
 from . import ending, keeping, load_failure, placement, residency, retiring, vacancy
 from .effects import AdoptConfig
 from .events import ConfigRead

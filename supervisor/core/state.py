@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from ...protocol import messages
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import Header
-from ..limits import Limits
-from ..model_section import ModelSection
+from ..config.limits import Limits
+from ..config.model_section import ModelSection
 from .effects import Effect, Note, SendToClient, SendToWorker
 from .events import Peer
 from .metrics import Metrics

@@ -15,7 +15,7 @@ from ...protocol import lifeline
 from ...protocol.errors import DflashError
 from ..errors import DaemonError
 from ..exit_statuses import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK
-from ..log import configure, line, log
+from ..logs.log import configure, line, log
 from .settings import GatewaySettings, read
 
 

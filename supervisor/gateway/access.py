@@ -12,8 +12,8 @@ from typing import final
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
+from ..config.http_section import HttpSection
 from ..errors import KeyRefused
-from ..http_section import HttpSection
 from ..keys import http_keys
 from ..keys.http_keys import HttpKey, holder
 from ..keys.watched import WatchedKeys

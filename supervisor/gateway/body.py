@@ -7,7 +7,7 @@ import asyncio
 from starlette.requests import Request
 from starlette.types import Receive
 
-from ..http_section import HttpSection
+from ..config.http_section import HttpSection
 from .problem import Problem
 
 

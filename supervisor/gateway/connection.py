@@ -12,8 +12,8 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ..http_section import HttpSection
-from ..log import line, log
+from ..config.http_section import HttpSection
+from ..logs.log import line, log
 
 
 class PatientConnection(H11Protocol):

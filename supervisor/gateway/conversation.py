@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 from ...protocol.client import AsyncClient
 from ...protocol.errors import DflashError
 from ...protocol.generation import Generation
-from ..http_section import HttpSection
-from ..log import line, log
+from ..config.http_section import HttpSection
+from ..logs.log import line, log
 from .access import Access, Principal
 from .admission import Admission
 from .asked import Dialect, Question, Wanted, Whole, Writer

@@ -12,7 +12,7 @@ from ...protocol.messages import (
     SnapshotBody,
     WorkerStatus,
 )
-from ..log import line_of
+from ..logs.log import line_of
 
 
 def page_state(

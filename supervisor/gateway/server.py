@@ -8,8 +8,8 @@ from pathlib import Path
 import uvicorn
 
 from ...protocol.client import AsyncClient
-from ..http_section import HttpSection, is_loopback
-from ..log import line, log
+from ..config.http_section import HttpSection, is_loopback
+from ..logs.log import line, log
 from .access import Access
 from .app import make_app
 from .connection import PatientConnection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..http_section import HttpSection
+from ..config.http_section import HttpSection
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):

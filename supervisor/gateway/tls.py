@@ -5,8 +5,8 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
+from ..config.http_section import HttpSection
 from ..errors import UnsafeFile
-from ..http_section import HttpSection
 
 
 def check_tls(http: HttpSection) -> None:

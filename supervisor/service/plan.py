@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config_file import load
+from ..config.file import load
 
 _KEPT = ("DFLASHD_RUNTIME_DIR", "DFLASHD_STATE_DIR", "DFLASHD_CACHE_DIR", "HF_HOME", "HF_HUB_CACHE")
 """Variables that say where things are: a service does not inherit them from the shell."""

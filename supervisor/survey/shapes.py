@@ -1,6 +1,7 @@
 """What a draft says of its target, what a target is, and whether they fit. Pure.
 
-From ``config.json`` alone, as ``worker/checkpoint.py`` reads it: the worker has the last word.
+From ``config.json`` alone, as ``worker/checkpoints/draft_config.py`` reads it: the worker has the
+last word.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...protocol.messages import LoadBody
+from ..config.limits import Limits
 from ..core.facts import ModelFacts
 from ..inspection import inspect
-from ..limits import Limits
 from ..pool import Pool
 from .models import EMBEDDED_TARGET
 from .pairs import Pair

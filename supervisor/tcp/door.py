@@ -12,10 +12,10 @@ from zmq.utils.monitor import parse_monitor_message
 from ...protocol.codec import Message, decode
 from ...protocol.errors import ErrorCode, Malformed
 from ...protocol.messages import FromClient, FromControl
-from ..door import CLIENT_BURST_MESSAGES, Door
+from ..config.tcp_section import TcpSection
+from ..doors.door import CLIENT_BURST_MESSAGES, Door
 from ..keys.client_keys import Role
 from ..keys.server_key import ServerKey
-from ..tcp_section import TcpSection
 from .connection import Connection, ends_of, shut
 from .zap import DOMAIN, read_user_id
 

@@ -10,13 +10,13 @@ from typing import Literal, Protocol, final
 import zmq
 
 from ...protocol.messages import ServiceStatus
+from ..config.tcp_section import TcpSection
 from ..errors import DaemonError
 from ..keys import client_keys
 from ..keys.client_keys import ClientKey, Role
 from ..keys.server_key import server_key
 from ..keys.watched import WatchedKeys
-from ..log import line, log
-from ..tcp_section import TcpSection
+from ..logs.log import line, log
 from .canary import BAD_KEY_GOT_IN, NO_KEY_GOT_IN, Canary
 from .door import TcpDoor
 from .zap import ZapResponder

@@ -16,7 +16,7 @@ from typing import cast, final
 import zmq
 from zmq.utils import z85
 
-from ..log import line, log
+from ..logs.log import line, log
 
 ENDPOINT = "inproc://zeromq.zap.01"
 DOMAIN = b"tcp"

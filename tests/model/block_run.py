@@ -12,14 +12,14 @@ from mlx_lm.models.cache import KVCache
 from numpy.typing import NDArray
 
 from dflashd.protocol.messages import GenerateBody
-from dflashd.worker.acceptance import Proposal
-from dflashd.worker.checkpoint import DraftConfig
-from dflashd.worker.decoder import BlockDecoder
-from dflashd.worker.draft import DraftModel
-from dflashd.worker.drafting import Drafter
-from dflashd.worker.generation import Generation
-from dflashd.worker.model import Model
-from dflashd.worker.sampling import Sampler
+from dflashd.worker.checkpoints.draft_config import DraftConfig
+from dflashd.worker.decoding.acceptance import Proposal
+from dflashd.worker.decoding.decoder import BlockDecoder
+from dflashd.worker.decoding.draft import DraftModel
+from dflashd.worker.decoding.drafting import Drafter
+from dflashd.worker.decoding.sampling import Sampler
+from dflashd.worker.engine.generation import Generation
+from dflashd.worker.engine.model import Model
 
 from ..tiny import VOCAB_TOKENS
 

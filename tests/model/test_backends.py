@@ -15,10 +15,10 @@ from mlx_lm.utils import load_model as load_stock
 
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import LoadBody
-from dflashd.worker.engine import HeldModel
+from dflashd.worker.engine.border import HeldModel
+from dflashd.worker.engine.mlx_engine import MlxEngine
 from dflashd.worker.errors import DFlashHookConflict, Withdrawn
-from dflashd.worker.guard import HookGuard
-from dflashd.worker.mlx_engine import MlxEngine
+from dflashd.worker.hooks.guard import HookGuard
 
 from ..thirdparty.site import install, on_path
 from ..tiny import Shape, make_draft, make_target

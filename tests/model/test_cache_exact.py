@@ -11,9 +11,9 @@ import pytest
 
 from dflashd.protocol.messages import CacheSettings, GenerateBody, LoadBody, Sampling
 from dflashd.worker.cache.open import OpenCache
-from dflashd.worker.decoder import BlockDecoder, PlainDecoder
-from dflashd.worker.generation import Generation
-from dflashd.worker.mlx_engine import MlxEngine, MlxModel
+from dflashd.worker.decoding.decoder import BlockDecoder, PlainDecoder
+from dflashd.worker.engine.generation import Generation
+from dflashd.worker.engine.mlx_engine import MlxEngine, MlxModel
 
 from ..tiny import make_draft, make_target
 from .families import HYBRIDS, STOCK, make_member

@@ -10,8 +10,8 @@ import pytest
 
 from dflashd.protocol.messages import CacheSettings, GenerateBody, LoadBody
 from dflashd.worker.cache.open import OpenCache, open_cache
-from dflashd.worker.generation import Generation
-from dflashd.worker.mlx_engine import MlxEngine, MlxModel
+from dflashd.worker.engine.generation import Generation
+from dflashd.worker.engine.mlx_engine import MlxEngine, MlxModel
 
 from ..tiny import make_draft, make_target
 from .families import HYBRIDS, make_member

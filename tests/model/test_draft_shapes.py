@@ -12,9 +12,9 @@ import pytest
 from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
 
 from dflashd.protocol.messages import LoadBody, Sampling
-from dflashd.worker.checkpoint import draft_config
-from dflashd.worker.generation import Generation
-from dflashd.worker.loader import load_model
+from dflashd.worker.checkpoints.draft_config import draft_config
+from dflashd.worker.engine.generation import Generation
+from dflashd.worker.engine.loader import load_model
 
 from ..tiny import MASK_TOKEN_ID, VOCAB_TOKENS
 from ..unit.reference_draft import random_weights

@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 from tokenizers import Tokenizer
 
 from dflashd.protocol.errors import DflashError, ErrorCode
-from dflashd.worker import open_files
-from dflashd.worker.convert import convert, mlx_name
+from dflashd.worker.checkpoints.convert import convert, mlx_name
+from dflashd.worker.machine import open_files
 
 TEXTS = (
     "Hello world, it's 1234567 o'clock.\n\n  Indented,\ttabbed; \"quoted\" — dashed…",

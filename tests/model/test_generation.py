@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import GenerateBody, LoadBody, Sampling
-from dflashd.worker.decoder import BlockDecoder
-from dflashd.worker.generation import Generation, Statistics
-from dflashd.worker.loader import load_model
-from dflashd.worker.model import Model
+from dflashd.worker.decoding.decoder import BlockDecoder
+from dflashd.worker.engine.generation import Generation, Statistics
+from dflashd.worker.engine.loader import load_model
+from dflashd.worker.engine.model import Model
 
 from ..chi_square import alike, fits
 from ..tiny import MASK_TOKEN_ID, make_draft
@@ -174,7 +174,7 @@ def test_max_tokens_is_exact(clairvoyant: Model, count: int, temperature: float)
 
 def _plain_drafter(model: Model) -> Any:
     """The pair's real drafter in place of a scripted one, which cannot sample."""
-    from dflashd.worker.drafting import Drafter
+    from dflashd.worker.decoding.drafting import Drafter
 
     assert model.drafter is not None
     return Drafter(model.target, model.drafter.draft)

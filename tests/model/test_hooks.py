@@ -14,13 +14,13 @@ from mlx_lm.models import qwen3, qwen3_next
 
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import LoadBody
-from dflashd.worker import dflash_backend, loader
+from dflashd.worker.engine import dflash_backend, loader
+from dflashd.worker.engine.generation import Generation
+from dflashd.worker.engine.loader import load_model
+from dflashd.worker.engine.mlx_engine import MlxEngine
+from dflashd.worker.engine.model import Model
 from dflashd.worker.errors import DFlashHookConflict, Withdrawn
-from dflashd.worker.generation import Generation
-from dflashd.worker.guard import GUARD
-from dflashd.worker.loader import load_model
-from dflashd.worker.mlx_engine import MlxEngine
-from dflashd.worker.model import Model
+from dflashd.worker.hooks.guard import GUARD
 
 from .block_run import body, finish, plain_tokens
 from .classes import changed, everything

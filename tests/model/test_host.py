@@ -18,7 +18,7 @@ from mlx_lm.utils import load_model
 
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.worker import Host
-from dflashd.worker.guard import GUARD
+from dflashd.worker.hooks.guard import GUARD
 
 from ..tiny import make_draft, make_target
 from .families import HYBRIDS, MEMBERS, make_member, make_members_draft

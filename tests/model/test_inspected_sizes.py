@@ -13,7 +13,7 @@ from dflashd.protocol.messages import LoadBody
 from dflashd.supervisor.core.facts import PROCESS_BYTES, ModelFacts
 from dflashd.supervisor.inspection import inspect
 from dflashd.supervisor.inspection.states import target_states
-from dflashd.worker.loader import load_model
+from dflashd.worker.engine.loader import load_model
 
 from ..process.daemon_process import wait_for
 from ..tiny import make_draft, make_target

@@ -21,9 +21,9 @@ from safetensors.numpy import (  # pyright: ignore[reportMissingTypeStubs]
 
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import LoadBody
-from dflashd.worker import draft as draft_module
-from dflashd.worker.loader import load_model
-from dflashd.worker.model import Model
+from dflashd.worker.decoding import draft as draft_module
+from dflashd.worker.engine.loader import load_model
+from dflashd.worker.engine.model import Model
 
 from ..tiny import MASK_TOKEN_ID, Shape, make_draft, make_target
 from .block_run import plain_tokens

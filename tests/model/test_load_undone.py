@@ -21,12 +21,12 @@ from safetensors.numpy import (  # pyright: ignore[reportMissingTypeStubs]
 
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import LoadBody
-from dflashd.worker import load_errors
-from dflashd.worker.engine import Generation as AnyGeneration, Progress
+from dflashd.worker.engine import load_errors
+from dflashd.worker.engine.border import Generation as AnyGeneration, Progress
+from dflashd.worker.engine.mlx_engine import MlxEngine
 from dflashd.worker.errors import Withdrawn
-from dflashd.worker.guard import HookGuard, Ownership
-from dflashd.worker.mlx_engine import MlxEngine
-from dflashd.worker.registry import Registry
+from dflashd.worker.hooks.guard import HookGuard, Ownership
+from dflashd.worker.loop.registry import Registry
 
 from ..tiny import Shape, make_draft, make_target
 from .block_run import body

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from dflashd.protocol.messages import GenerateBody, LoadBody, Logprobs, Sampling
-from dflashd.worker.generation import Generation
-from dflashd.worker.loader import load_model
-from dflashd.worker.model import Model
+from dflashd.worker.engine.generation import Generation
+from dflashd.worker.engine.loader import load_model
+from dflashd.worker.engine.model import Model
 
 from .families import MEMBERS, make_member, make_members_draft
 

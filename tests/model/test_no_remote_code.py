@@ -11,7 +11,7 @@ import pytest
 
 from dflashd.protocol.errors import DflashError
 from dflashd.protocol.messages import LoadBody
-from dflashd.worker.loader import load_model
+from dflashd.worker.engine.loader import load_model
 
 from ..tiny import make_target
 

@@ -19,10 +19,10 @@ from safetensors.numpy import (  # pyright: ignore[reportMissingTypeStubs]
 
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import CacheSettings, LoadBody, Sampling
-from dflashd.worker import memory
-from dflashd.worker.generation import Generation
-from dflashd.worker.guard import HookGuard
-from dflashd.worker.mlx_engine import MlxEngine, MlxModel
+from dflashd.worker.engine import memory
+from dflashd.worker.engine.generation import Generation
+from dflashd.worker.engine.mlx_engine import MlxEngine, MlxModel
+from dflashd.worker.hooks.guard import HookGuard
 
 from ..tiny import Shape, make_draft, make_target
 from .block_run import body, finish, plain_tokens

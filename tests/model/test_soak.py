@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from dflashd.protocol.errors import DflashError, ErrorCode
-from dflashd.worker import Answer, Host, memory
-from dflashd.worker.guard import GUARD
+from dflashd.worker import Answer, Host
+from dflashd.worker.engine import memory
+from dflashd.worker.hooks.guard import GUARD
 
 from .families import HYBRIDS, MEMBERS, Family, make_member, make_members_draft
 

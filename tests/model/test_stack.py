@@ -18,7 +18,7 @@ from mlx_lm.utils import dequantize_model, load_model as load_mlx_model
 from dflashd.protocol import Client, Daemon, DflashError, ErrorCode, SnapshotBody
 from dflashd.protocol.messages import ChatMessage, GenerateBody
 from dflashd.protocol.sync import Generation
-from dflashd.worker.chat import encode
+from dflashd.worker.text.chat import encode
 
 from ..process.daemon_process import is_alive, wait_for
 

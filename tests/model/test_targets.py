@@ -15,12 +15,12 @@ from mlx_lm.utils import load_model as load_stock
 
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import LoadBody, Sampling
-from dflashd.worker.features import FeatureTap
-from dflashd.worker.loader import load_model
-from dflashd.worker.model import Model
-from dflashd.worker.sampling import Sampler
+from dflashd.worker.checkpoints.weights import cast, parameters
+from dflashd.worker.decoding.features import FeatureTap
+from dflashd.worker.decoding.sampling import Sampler
+from dflashd.worker.engine.loader import load_model
+from dflashd.worker.engine.model import Model
 from dflashd.worker.targets import FAMILIES, supported_families
-from dflashd.worker.weights import cast, parameters
 
 from .block_run import BlockRun, ScriptedDrafter, block_run, plain_tokens
 from .families import (

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from dflashd.supervisor import log
+from dflashd.supervisor.logs import log
 from dflashd.supervisor.serve import run
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")

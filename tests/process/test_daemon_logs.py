@@ -139,7 +139,7 @@ def test_a_log_directory_that_is_gone_keeps_no_worker_down(make_daemon: MakeDaem
 WRITER = """
 import resource, sys
 from dflashd.worker.log import configure, line, log
-from dflashd.worker.process import leave
+from dflashd.worker.process.process import leave
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 configure("a", 1)
 for n in range(1000):

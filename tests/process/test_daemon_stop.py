@@ -19,7 +19,7 @@ import pytest
 from dflashd.protocol import DflashError, ErrorCode
 from dflashd.supervisor.errors import DaemonError
 from dflashd.supervisor.instance_lock import InstanceLock
-from dflashd.supervisor.process_registry import MARKER, ProcessRegistry, started_s
+from dflashd.supervisor.processes.registry import MARKER, ProcessRegistry, started_s
 
 from .daemon_process import FAKE_DAEMON, DaemonProcess, is_alive, wait_for
 

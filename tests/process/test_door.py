@@ -12,17 +12,17 @@ import zmq
 from dflashd.protocol.messages import FromClient
 from dflashd.protocol.paths import Endpoints
 from dflashd.supervisor.daemon import open_doors
-from dflashd.supervisor.door import WORKER_BURST_MESSAGES
+from dflashd.supervisor.doors.door import WORKER_BURST_MESSAGES
+from dflashd.supervisor.doors.local import LocalDoor
 from dflashd.supervisor.errors import DaemonError
-from dflashd.supervisor.local_door import LocalDoor
 
 FLOODED_DOOR = """
 import sys, time
 from pathlib import Path
 import zmq
 from dflashd.protocol.messages import FromClient
-from dflashd.supervisor.door import WORKER_BURST_MESSAGES
-from dflashd.supervisor.local_door import LocalDoor
+from dflashd.supervisor.doors.door import WORKER_BURST_MESSAGES
+from dflashd.supervisor.doors.local import LocalDoor
 
 path = Path(sys.argv[1])
 door = LocalDoor(zmq.Context(), path, FromClient, burst_messages=WORKER_BURST_MESSAGES)

@@ -12,13 +12,13 @@ import pytest
 import zmq
 
 from dflashd.protocol.key_file import KeyFile, new_pair
+from dflashd.supervisor.config.tcp_section import TcpSection
 from dflashd.supervisor.keys.client_keys import allow
 from dflashd.supervisor.keys.server_key import server_key
 from dflashd.supervisor.tcp import canary as canary_module, zap
 from dflashd.supervisor.tcp.canary import gets_in
 from dflashd.supervisor.tcp.door import TcpDoor
 from dflashd.supervisor.tcp.listener import TcpListener
-from dflashd.supervisor.tcp_section import TcpSection
 
 from .gateway_process import free_port
 

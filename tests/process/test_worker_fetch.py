@@ -20,8 +20,8 @@ from dflashd.protocol.messages import (
     Unload,
     Unloaded,
 )
+from dflashd.worker.checkpoints.fetch import fetch
 from dflashd.worker.errand import Errand
-from dflashd.worker.fetch import fetch
 
 from ..tiny import make_target
 from ..unit.scripted_hub import REPOSITORY, Stall, scripted_hub

@@ -116,7 +116,7 @@ def test_watchdog_ends_a_hang_with_the_gil_held() -> None:
     """A hang in C code that holds the GIL ends the process, and the log shows where it was."""
     hung = run_python("""
         import ctypes
-        from dflashd.worker.watchdog import Watchdog
+        from dflashd.worker.loop.watchdog import Watchdog
 
         def stuck_here():
             ctypes.PyDLL(None).sleep(600)
@@ -132,7 +132,7 @@ def test_watchdog_rests() -> None:
     """A watchdog at rest ends nothing; one that is beaten in time does not either."""
     lively = run_python("""
         import time
-        from dflashd.worker.watchdog import Watchdog
+        from dflashd.worker.loop.watchdog import Watchdog
 
         watchdog = Watchdog(0.5)
         end = time.monotonic() + 1.0
@@ -149,7 +149,7 @@ def test_open_file_limit_survives_the_imports() -> None:
     """Importing the engine leaves the open-file limit at least as high as it was."""
     limits = run_python("""
         import resource
-        from dflashd.worker.imports import make_engine
+        from dflashd.worker.engine.imports import make_engine
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from dflashd.protocol.messages import Assign, Load, ReloadBody
-from dflashd.supervisor.config import Config, DaemonSection
+from dflashd.supervisor.config.configuration import Config, DaemonSection
+from dflashd.supervisor.config.differences import in_effect, plan
+from dflashd.supervisor.config.model_section import ModelSection
 from dflashd.supervisor.core.effects import AdoptConfig, ReadConfig, SendToWorker
 from dflashd.supervisor.core.events import ConfigRead, ConfigRefused, ReloadAsked
-from dflashd.supervisor.model_section import ModelSection
-from dflashd.supervisor.reload import in_effect, plan
 
 from .setting import LIMITS, sections
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from dflashd.protocol.messages import CacheBody, LoadedBody
-from dflashd.supervisor.limits import Limits
-from dflashd.supervisor.model_section import ModelSection
+from dflashd.supervisor.config.limits import Limits
+from dflashd.supervisor.config.model_section import ModelSection
 
 LIMITS = Limits(
     active_requests_per_worker=3,

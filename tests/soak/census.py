@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from dflashd.supervisor.process_registry import MARKER
+from dflashd.supervisor.processes.registry import MARKER
 
 from ..process.daemon_process import DaemonProcess
 

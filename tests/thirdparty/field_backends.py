@@ -15,11 +15,11 @@ import msgspec
 
 from dflashd.protocol.messages import CacheBody, ChunkBody, GenerateBody, LoadBody, LoadedBody
 from dflashd.worker.cache.registry import CacheRegistry
-from dflashd.worker.dflash_backend import DflashBackend, MlxModel
-from dflashd.worker.engine import Progress, Statistics
-from dflashd.worker.generation import Generation
-from dflashd.worker.lease import Lease, ModelGuard
-from dflashd.worker.shared import SharedParts
+from dflashd.worker.engine.border import Progress, Statistics
+from dflashd.worker.engine.dflash_backend import DflashBackend, MlxModel
+from dflashd.worker.engine.generation import Generation
+from dflashd.worker.engine.shared import SharedParts
+from dflashd.worker.hooks.lease import Lease, ModelGuard
 
 Handler = Callable[..., Any]
 

@@ -23,6 +23,8 @@ from dflashd.protocol.messages import (
     Unload,
     Unloaded,
 )
+from dflashd.supervisor.config.limits import Limits
+from dflashd.supervisor.config.model_section import ModelSection
 from dflashd.supervisor.core.effects import (
     Effect,
     InspectModel,
@@ -47,8 +49,6 @@ from dflashd.supervisor.core.facts import PROCESS_BYTES, ModelFacts, Weights
 from dflashd.supervisor.core.machine import Core
 from dflashd.supervisor.core.records import Model
 from dflashd.supervisor.core.snapshot import Identity
-from dflashd.supervisor.limits import Limits
-from dflashd.supervisor.model_section import ModelSection
 
 GIB = 2**30
 PEER, OWNER = Peer("requests", b"peer"), Peer("control", b"owner")

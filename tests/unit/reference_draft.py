@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dflashd.worker.checkpoint import DraftConfig
+from dflashd.worker.checkpoints.draft_config import DraftConfig
 
 Array = NDArray[np.float64]
 Weights = dict[str, Array]

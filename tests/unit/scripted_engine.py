@@ -15,10 +15,10 @@ from dflashd.protocol.messages import (
     LoadBody,
     LoadedBody,
 )
-from dflashd.worker.engine import Progress
+from dflashd.worker.engine.border import Progress
 from dflashd.worker.errand import Errand
-from dflashd.worker.loop import Loop
-from dflashd.worker.request import Assignment
+from dflashd.worker.loop.loop import Loop
+from dflashd.worker.loop.request import Assignment
 
 
 @dataclass

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from dflashd.protocol.messages import Sampling
-from dflashd.worker.acceptance import Proposal, judge
-from dflashd.worker.sampling import Sampler
+from dflashd.worker.decoding.acceptance import Proposal, judge
+from dflashd.worker.decoding.sampling import Sampler
 
 from ..chi_square import fits
 from .reference_filter import filtered

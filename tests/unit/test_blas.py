@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from dflashd.protocol.paths import cache_dir
-from dflashd.worker import blas, blas_canary, blas_copy, blas_verdict
+from dflashd.worker.machine import blas, blas_canary, blas_copy, blas_verdict
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="mlx brings its own BLAS elsewhere")
 
 PROBE = """
 import json, sys, time
 from pathlib import Path
-from dflashd.worker import blas
+from dflashd.worker.machine import blas
 report = blas.prepare(Path(sys.argv[1]))
 import mlx.core as mx
 a, b = mx.ones((64, 1024)), mx.ones((1024, 1024))
@@ -112,10 +112,10 @@ def test_a_quota_of_threads_is_respected(tmp_path: Path):
 @linux_only
 def test_preparing_after_mlx_is_a_loud_error():
     """Too late is an error, not a slow process."""
-    code = "import mlx.core; from dflashd.worker import blas; blas.prepare()"
+    code = "import mlx.core; from dflashd.worker.machine import blas; blas.prepare()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "before the first import of mlx.core" in done.stderr
+    assert "before mlx.core is imported" in done.stderr
 
 
 @linux_only

@@ -13,8 +13,8 @@ from transformers import AutoTokenizer
 
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import ChatMessage, GenerateBody, Tool, ToolCall
-from dflashd.worker.channels import Channels, Part, open_channels
-from dflashd.worker.chat import encode
+from dflashd.worker.text.channels import Channels, Part, open_channels
+from dflashd.worker.text.chat import encode
 
 TEMPLATE = (
     "{% if tools %}{{ tools | tojson }}\n{% endif %}"

@@ -7,7 +7,7 @@ from jinja2 import TemplateError
 
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import ChatMessage, GenerateBody
-from dflashd.worker.chat import encode
+from dflashd.worker.text.chat import encode
 
 
 class PlainTokenizer:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from dflashd.protocol.errors import DflashError, ErrorCode
-from dflashd.worker.checkpoint import (
+from dflashd.worker.checkpoints.draft_config import (
     DraftConfig,
     TargetShape,
     check_pair,

@@ -8,12 +8,16 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from dflashd.supervisor import config, config_file, config_schema
+from dflashd.supervisor.config import (
+    configuration as config,
+    file as config_file,
+    schema as config_schema,
+)
+from dflashd.supervisor.config.http_section import HttpSection
+from dflashd.supervisor.config.limits import Limits
+from dflashd.supervisor.config.model_section import ModelSection
+from dflashd.supervisor.config.tcp_section import TcpSection
 from dflashd.supervisor.errors import ConfigError
-from dflashd.supervisor.http_section import HttpSection
-from dflashd.supervisor.limits import Limits
-from dflashd.supervisor.model_section import ModelSection
-from dflashd.supervisor.tcp_section import TcpSection
 
 EXAMPLE = Path(__file__).parents[2] / "dflashd.example.toml"
 

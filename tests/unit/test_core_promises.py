@@ -27,6 +27,8 @@ from dflashd.protocol.messages import (
     Spawn,
     Stop,
 )
+from dflashd.supervisor.config.limits import Limits
+from dflashd.supervisor.config.model_section import ModelSection
 from dflashd.supervisor.core.effects import (
     Effect,
     InspectModel,
@@ -49,8 +51,6 @@ from dflashd.supervisor.core.events import (
 from dflashd.supervisor.core.facts import ModelFacts
 from dflashd.supervisor.core.machine import Core
 from dflashd.supervisor.core.snapshot import Identity
-from dflashd.supervisor.limits import Limits
-from dflashd.supervisor.model_section import ModelSection
 
 LOADED = msgspec.msgpack.encode(
     LoadedBody(

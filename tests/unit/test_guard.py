@@ -19,10 +19,10 @@ from mlx_lm.utils import MODEL_REMAPPING
 
 from dflashd.protocol.errors import ErrorCode
 from dflashd.worker.errors import DFlashHookConflict
-from dflashd.worker.fingerprint import Fingerprint
-from dflashd.worker.guard import HookGuard, _Claim
-from dflashd.worker.hooks import InstanceHooks
-from dflashd.worker.lease import Lease
+from dflashd.worker.hooks.fingerprint import Fingerprint
+from dflashd.worker.hooks.guard import HookGuard, _Claim
+from dflashd.worker.hooks.instances import InstanceHooks
+from dflashd.worker.hooks.lease import Lease
 from dflashd.worker.targets import FAMILIES
 
 

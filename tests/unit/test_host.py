@@ -15,8 +15,8 @@ import pytest
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import LoadBody, Name
 from dflashd.worker import Host, LoadProgress
-from dflashd.worker.engine import Progress
-from dflashd.worker.settings import LoadOptions
+from dflashd.worker.engine.border import Progress
+from dflashd.worker.host.settings import LoadOptions
 
 from .scripted_engine import Clock, ScriptedEngine, Step, say, talk
 

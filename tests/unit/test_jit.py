@@ -11,7 +11,7 @@ import pytest
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="on a Mac kernels are Metal's")
 
 PROBE = """
-from dflashd.worker import blas, jit
+from dflashd.worker.machine import blas, jit
 blas.prepare()
 report = jit.prepare()
 import mlx.core as mx

@@ -8,7 +8,7 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from dflashd.supervisor.log_pump import LogPump
+from dflashd.supervisor.logs.pump import LogPump
 
 
 def record(text: str) -> logging.LogRecord:

@@ -10,9 +10,9 @@ import mlx.core as mx
 import pytest
 
 from dflashd.protocol.messages import GenerateBody, LoadBody
-from dflashd.worker.loop import Loop
-from dflashd.worker.mlx_engine import MlxEngine
-from dflashd.worker.request import Assignment
+from dflashd.worker.engine.mlx_engine import MlxEngine
+from dflashd.worker.loop.loop import Loop
+from dflashd.worker.loop.request import Assignment
 
 from ..tiny import make_draft, make_target
 from .scripted_engine import Recorder

@@ -8,9 +8,9 @@ import pytest
 
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import LoadBody
-from dflashd.worker.engine import Progress
+from dflashd.worker.engine.border import Progress
 from dflashd.worker.errand import Errand
-from dflashd.worker.loop import Loop
+from dflashd.worker.loop.loop import Loop
 
 from .scripted_engine import PREFILL, Stage, say, talk
 

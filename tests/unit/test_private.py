@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dflashd.worker.private import private_folder
+from dflashd.worker.machine.private import private_folder
 
 
 def test_a_new_folder_is_ours_alone(tmp_path: Path):

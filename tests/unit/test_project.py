@@ -32,7 +32,7 @@ def modules_after(code: str) -> set[str]:
         "dflashd.supervisor.cli",
         "dflashd.supervisor.gateway.server",
         "dflashd.worker",
-        "dflashd.worker.host",
+        "dflashd.worker.host.host",
     ],
 )
 def test_the_light_parts_start_without_the_model_libraries(module: str):
@@ -50,7 +50,7 @@ def test_the_daemon_starts_without_a_web_server():
 
 def test_the_worker_does_not_know_the_supervisor():
     """A worker loads nothing of the supervisor."""
-    loaded = modules_after("import dflashd.worker.process, dflashd.worker.pull")
+    loaded = modules_after("import dflashd.worker.process.process, dflashd.worker.pull")
     assert not {name for name in loaded if name.startswith("dflashd.supervisor")}
 
 

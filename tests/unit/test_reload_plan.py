@@ -9,15 +9,17 @@ from msgspec import structs
 
 from dflashd.protocol.messages import KeyChange, LoadBody
 from dflashd.supervisor import core
-from dflashd.supervisor.config import Config, DaemonSection
-from dflashd.supervisor.config_file import parse
-from dflashd.supervisor.http_section import HttpSection
-from dflashd.supervisor.limits import Limits
-from dflashd.supervisor.model_section import ModelSection
-from dflashd.supervisor.reload import WORKER_KEYS, in_effect, plan
+from dflashd.supervisor.config.configuration import Config, DaemonSection
+from dflashd.supervisor.config.differences import WORKER_KEYS, in_effect, plan
+from dflashd.supervisor.config.file import parse
+from dflashd.supervisor.config.http_section import HttpSection
+from dflashd.supervisor.config.limits import Limits
+from dflashd.supervisor.config.model_section import ModelSection
 
 _HOME = Path(core.__path__[0])
-CORE = "\n".join(f.read_text() for f in (*_HOME.glob("*.py"), _HOME.parent / "restarts.py"))
+CORE = "\n".join(
+    f.read_text() for f in (*_HOME.glob("*.py"), _HOME.parent / "config" / "restarts.py")
+)
 
 
 def config(text: str) -> Config:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dflashd.supervisor.limits import Limits
-from dflashd.supervisor.restarts import pause_s, recent
+from dflashd.supervisor.config.limits import Limits
+from dflashd.supervisor.config.restarts import pause_s, recent
 
 LIMITS = Limits(backoff_first_s=1, backoff_limit_s=5, failures_before_fatal=6, failure_window_s=10)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dflashd.protocol.messages import Sampling
-from dflashd.worker.sampling import Sampler, token_id
+from dflashd.worker.decoding.sampling import Sampler, token_id
 
 from ..chi_square import fits
 from .reference_filter import filtered

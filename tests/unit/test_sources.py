@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dflashd.protocol.errors import DflashError, ErrorCode
+from dflashd.worker.checkpoints.sources import resolve
 from dflashd.worker.errand import Errand
-from dflashd.worker.sources import resolve
 
 from .scripted_hub import REPOSITORY, scripted_hub
 
@@ -25,8 +25,8 @@ FILES = {
 RESOLVE = """
 import json, sys
 from dflashd.protocol.errors import DflashError
+from dflashd.worker.checkpoints.sources import resolve
 from dflashd.worker.errand import Errand
-from dflashd.worker.sources import resolve
 told = []
 try:
     folder = resolve(sys.argv[1], Errand(lambda *a: told.append(a)), "target")

@@ -6,7 +6,7 @@ import pytest
 
 from dflashd.supervisor.survey import models, shapes
 from dflashd.supervisor.survey.written import name_of
-from dflashd.worker import checkpoint, embedded
+from dflashd.worker.checkpoints import draft_config as checkpoint, embedded
 
 
 def test_supervisor_and_worker_know_the_same_drafts() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 from tokenizers.decoders import ByteLevel
 
-from dflashd.worker.text import TextStream
+from dflashd.worker.text.stream import TextStream
 
 VOCABULARY = 49152
 BYTE_TOKENS = range(17, 252)

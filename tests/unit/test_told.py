@@ -6,15 +6,15 @@ import re
 from pathlib import Path
 
 from dflashd.protocol.messages import Metrics
+from dflashd.supervisor.config.limits import Limits
+from dflashd.supervisor.config.model_section import ModelSection
 from dflashd.supervisor.core.effects import SendMetrics
 from dflashd.supervisor.core.events import ClientSent, Peer
 from dflashd.supervisor.core.machine import Core
 from dflashd.supervisor.core.snapshot import Identity
 from dflashd.supervisor.core.state import ENTERED
-from dflashd.supervisor.limits import Limits
-from dflashd.supervisor.lookout import Lookout
-from dflashd.supervisor.model_section import ModelSection
-from dflashd.supervisor.worker_logs import WorkerLogs
+from dflashd.supervisor.logs.worker_logs import WorkerLogs
+from dflashd.supervisor.watching.lookout import Lookout
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

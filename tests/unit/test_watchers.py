@@ -17,9 +17,9 @@ from dflashd.protocol.messages import (
     Header,
 )
 from dflashd.supervisor.core.events import Peer
-from dflashd.supervisor.feed import EventFeed, Feed
-from dflashd.supervisor.journal import Journal
-from dflashd.supervisor.watchers import Watchers
+from dflashd.supervisor.watching.feed import EventFeed, Feed
+from dflashd.supervisor.watching.journal import Journal
+from dflashd.supervisor.watching.watchers import Watchers
 
 PEER = Peer("control", b"peer")
 ID = bytes(16)

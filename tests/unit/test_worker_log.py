@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from dflashd.protocol.messages import LogBody, LogPart
-from dflashd.supervisor import worker_log
-from dflashd.supervisor.feed import LogFeed
-from dflashd.supervisor.worker_log import WorkerLog
-from dflashd.supervisor.worker_logs import WorkerLogs
+from dflashd.supervisor.logs import worker_log
+from dflashd.supervisor.logs.worker_log import WorkerLog
+from dflashd.supervisor.logs.worker_logs import WorkerLogs
+from dflashd.supervisor.watching.feed import LogFeed
 
 
 def written(log: WorkerLog, data: bytes) -> None:

@@ -19,10 +19,10 @@ from dflashd.protocol.messages import (
     Progress,
     Stop,
 )
-from dflashd.worker.dispatch import dispatch
 from dflashd.worker.log import line
-from dflashd.worker.outbox import Outbox
-from dflashd.worker.wire import WireEffects
+from dflashd.worker.loop.dispatch import dispatch
+from dflashd.worker.process.outbox import Outbox
+from dflashd.worker.process.wire import WireEffects
 
 from .scripted_engine import Stage, talk
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from ..checkpoint import DraftConfig
+from ..checkpoints.draft_config import DraftConfig
 from .identity import Fingerprint, text_digest
 
 

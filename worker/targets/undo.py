@@ -18,7 +18,7 @@ import mlx.nn as nn
 from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
 from ..cache.layers import detached
-from ..hooks import InstanceHooks, Observer
+from ..hooks.instances import InstanceHooks, Observer
 
 Caches = list[Any]
 """One mlx-lm cache per layer that has its own."""

@@ -1,0 +1,1 @@
+"""Configurations: what they may say, where it comes from, how two differ."""

@@ -1,0 +1,124 @@
+"""A model's folder from the Hugging Face hub, or from its local cache."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from ...protocol.errors import DflashError, ErrorCode
+
+PATTERNS = (
+    "*.json",
+    "*.safetensors",
+    "tokenizer.model",
+    "*.tiktoken",
+    "*.txt",
+    "*.jsonl",
+    "*.jinja",
+)
+"""What a model needs; no Python files, because dflashd never runs a model's own code."""
+
+
+def hub_folder(
+    spec: str, progress: Callable[[str, int, int, str], None], *, refresh: bool = False
+) -> Path:
+    """The snapshot of ``owner/name`` or ``owner/name@revision``; raises DflashError.
+
+    A complete local copy is used as it is, so that a restart needs no network and changes no
+    weights; ``refresh`` asks the hub for a newer one first.
+    """
+    copy = None if refresh else hub_copy(spec)
+    if copy is not None:
+        return copy
+    progress("download", 0, 0, "bytes")
+    try:
+        return _snapshot(spec, tqdm_class=_progress_bars(progress))
+    except Exception as error:
+        # The hub's client lets through what its HTTP library raises, another in each version.
+        raise _explained(spec, error) from error
+
+
+def hub_copy(spec: str) -> Path | None:
+    """The complete snapshot that is on this disk, without asking anybody; raises DflashError."""
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return _snapshot(spec, local_files_only=True)
+    except LocalEntryNotFoundError:  # nothing, or what an interrupted download left
+        return None
+    except Exception as error:
+        raise _explained(spec, error) from error
+
+
+def _snapshot(spec: str, **options: Any) -> Path:
+    import huggingface_hub
+
+    download = cast("Any", huggingface_hub.snapshot_download)  # its stubs are partly unknown
+    repo, _, revision = spec.partition("@")
+    return Path(download(repo, revision=revision or None, allow_patterns=[*PATTERNS], **options))
+
+
+def _explained(spec: str, error: Exception) -> DflashError:
+    """The hub's error as a sentence that says what to do."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    match error:
+        case HFValidationError():
+            return DflashError(ErrorCode.bad_request, f"{spec!r} is no repository name")
+        case GatedRepoError():
+            return DflashError(
+                ErrorCode.unauthorised,
+                f"{spec} is gated: accept its terms on the hub, then log in with 'hf auth login'",
+            )
+        case RepositoryNotFoundError():
+            return DflashError(
+                ErrorCode.not_found,
+                f"the hub has no repository {spec} (if it is private: 'hf auth login'); "
+                "a local folder is written as /path, ./path or ~/path",
+            )
+        case RevisionNotFoundError():
+            return DflashError(ErrorCode.not_found, f"the hub knows no such revision: {spec}")
+        case LocalEntryNotFoundError():
+            return DflashError(
+                ErrorCode.not_found,
+                f"{spec} is not on this machine and the hub cannot be reached; connect once and "
+                f"run 'dflashctl pull {spec}', or give the path of a local folder",
+            )
+        case _:
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            return DflashError(ErrorCode.load_failed, f"{spec} could not be fetched: {first}")
+
+
+def _progress_bars(progress: Callable[[str, int, int, str], None]) -> type[Any]:
+    """A class the hub takes for its progress bars: it draws nothing and reports bytes."""
+    from tqdm import tqdm
+
+    lock = threading.Lock()
+    furthest = [0, 0]
+    base: Any = tqdm  # its stubs make it generic, the class itself is not
+
+    class Bar(base):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            options.pop("name", None)
+            super().__init__(*args, **{**options, "disable": False})
+
+        def display(self, msg: str | None = None, pos: int | None = None) -> None:
+            return None
+
+        def update(self, n: float | None = 1) -> None:
+            super().update(n)
+            if self.unit == "B":
+                with lock:  # several files at a time, and two bars that count the same bytes
+                    furthest[0] = max(furthest[0], int(self.n))
+                    furthest[1] = max(furthest[1], int(self.total or 0))
+                    progress("download", furthest[0], furthest[1], "bytes")
+
+    return Bar

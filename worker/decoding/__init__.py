@@ -1,0 +1,1 @@
+"""DFlash itself: draft a block, verify it, keep what the target accepts."""

@@ -1,0 +1,1 @@
+"""Models and generations on mlx, behind one border."""

@@ -1,0 +1,42 @@
+"""Importing mlx in the order it needs, in a process of ours or of somebody else's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..log import line, log
+from ..machine import blas, open_files
+
+if TYPE_CHECKING:
+    from .border import Engine
+
+
+def prepare_blas() -> None:
+    """Give mlx its fast BLAS if mlx is still to be imported; else say that it came too late."""
+    try:
+        report = blas.prepare()
+    except RuntimeError as error:
+        log.warning(line("blas_left_alone", reason=error))
+        return
+    log.info(line("blas", name=report.name, threads=report.threads, reason=report.reason))
+
+
+def make_engine() -> Engine:
+    """The engine of a worker process. Takes a second or two."""
+    report = blas.prepare()
+    log.info(line("blas", name=report.name, threads=report.threads, reason=report.reason))
+    return _import_engine(private=True)
+
+
+def make_guest_engine() -> Engine:
+    """The same inside another application: its environment stays as it is."""
+    prepare_blas()
+    return _import_engine(private=False)
+
+
+def _import_engine(*, private: bool) -> Engine:
+    with open_files.kept():
+        from ..machine import jit
+        from .mlx_engine import MlxEngine
+    log.info(line("mlx_imported", jit=jit.prepare(private=private)))
+    return MlxEngine()

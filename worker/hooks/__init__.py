@@ -1,0 +1,1 @@
+"""Who hooks which class of mlx-lm, and hooks that cannot leak."""

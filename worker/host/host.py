@@ -1,0 +1,335 @@
+"""Models inside another application: the engine of a worker process, as a library."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import secrets
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack, final
+
+from ...protocol.ask import GenerateOptions, deadline_ms, generate_body, generate_frames
+from ...protocol.errors import DflashError, ErrorCode
+from ...protocol.messages import CacheBody, Generate, LoadBody, LoadedBody
+from ..engine.border import Engine
+from ..engine.failure import detached
+from ..engine.imports import make_guest_engine, prepare_blas
+from ..loop.loop import SLOW_CONSUMER_S
+from ..loop.request import Assignment
+from ..loop.thread import EngineThread
+from ..loop.watchdog import HANG_S
+from .answer import Answer
+from .desk import Desk, HeldRecord, LoadProgress
+from .settings import LoadOptions, load_body
+from .thread_end import ThreadEnd
+
+if TYPE_CHECKING:
+    from ..hooks.guard import Ownership
+
+STOP_S = 30.0
+"""After a shutdown: how long the engine may finish the step it is in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStatistics:
+    """One loaded model of a host. Requests are counted since it was loaded as it is."""
+
+    name: str
+    settings: LoadBody
+    loaded: LoadedBody
+    active: int
+    completed: int
+    failed: int
+    generated_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostStatistics:
+    """A host at one moment. ``memory_bytes`` is the whole process's, ``hooks`` all its claims."""
+
+    memory_bytes: int
+    steps: int
+    models: tuple[ModelStatistics, ...]
+    loading: tuple[str, ...]
+    hooks: tuple[Ownership, ...]
+
+
+@final
+class Host:
+    """Loads models into this process and asks them; every method from any thread.
+
+    All mlx work is done on one engine thread of its own, which steps the requests of all models in
+    turn. Everything that is asked ends exactly once, at the latest with :meth:`shutdown`; nobody
+    waits longer than ``silence_s`` for an engine that stands still, and a request whose reader
+    takes nothing for ``slow_consumer_s`` ends. Make it before mlx is imported if you can: on Linux
+    mlx gets a faster BLAS then.
+    """
+
+    def __init__(
+        self,
+        *,
+        silence_s: float = HANG_S,
+        slow_consumer_s: float = SLOW_CONSUMER_S,
+        make_engine: Callable[[], Engine] | None = None,
+    ) -> None:
+        if make_engine is None:
+            prepare_blas()  # here, so that the caller may import mlx in the next line
+        self.silence_s = silence_s
+        self._pid = os.getpid()
+        self._desk = Desk()
+        end = self._end = ThreadEnd()
+        make = make_engine or make_guest_engine
+
+        def start() -> Engine:
+            end.mark()
+            return make()
+
+        self._engine = EngineThread(
+            start,
+            self._desk,
+            on_end=self._ending(),
+            hang_s=None,
+            slow_consumer_s=slow_consumer_s,
+        )
+        _forget_dropped()
+        self._engine.start()
+        _running[self._engine] = end
+        # A host that is dropped stops; whoever waits in it holds it.
+        weakref.finalize(self, _stop, self._engine).atexit = False
+
+    def load(
+        self,
+        name: str,
+        target: str | Path,
+        draft: str | Path | None = None,
+        *,
+        on_progress: Callable[[LoadProgress], None] = lambda _: None,
+        **options: Unpack[LoadOptions],
+    ) -> LoadedBody:
+        """Load a model and return when it is ready; the fields are those of the configuration.
+
+        A name that is loaded with the same settings stays. With others it is replaced: requests
+        that run end on the old model, which goes after the last of them; until the new one is
+        ready, and if it fails, the old one serves. Both need memory meanwhile.
+
+        ``on_progress`` is called on this thread; if it raises, the load is given up.
+        """
+        self._refuse_if_forked()
+        body = load_body(name, target, draft, **options)
+        opened = self._desk.open_load(name, body)
+        if isinstance(opened, LoadedBody):
+            return opened
+        pending, mailbox, is_new = opened
+        body = pending.body
+        if is_new:
+            self._engine.do(lambda loop, _: loop.load(name, body, replace=True))
+        try:
+            while True:
+                match mailbox.take(self.steps, self.silence_s, math.inf):
+                    case LoadProgress() as progress:
+                        on_progress(progress)
+                    case LoadedBody() as facts:
+                        return facts
+                    case error:
+                        raise detached(error)
+        finally:
+            if self._desk.leave_load(pending, mailbox):
+                self._engine.do(lambda loop, _: loop.withdraw(name, body))
+
+    def unload(self, name: str, *, drain_s: float = 0.0) -> None:
+        """Forget a model and return when its memory is given back; nothing if it is not loaded.
+
+        New requests are refused at once; those that run may end within ``drain_s``, then they fail
+        with ``shutting_down``.
+        """
+        self._refuse_if_forked()
+        mailbox = self._desk.open_unload(name)
+        try:
+            self._desk.drain(drain_s, name)
+        finally:
+            self._engine.do(lambda loop, _: loop.unload(name))
+        gone = mailbox.take(self.steps, self.silence_s, math.inf)
+        if isinstance(gone, DflashError):
+            raise detached(gone)
+
+    def generate(
+        self,
+        model: str,
+        prompt: str | None = None,
+        *,
+        deadline_s: float | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Answer:
+        """Start a generation: iterate over the answer, or ``wait()`` for it.
+
+        Raises DflashError(bad_request, shutting_down); what the model says is raised there.
+        """
+        self._refuse_if_forked()
+        body = generate_body(prompt, **options)
+        id = secrets.token_bytes(16)
+        # Checked as the daemon would.
+        generate_frames(Generate(id=id, model=model, deadline_ms=deadline_ms(deadline_s)), body)
+        mailbox = self._desk.open_answer(id, model)
+        asked = Assignment(id=id, model=model, body=body, deadline_s=deadline_s)
+        self._engine.do(lambda loop, waited_s: loop.assign(replace(asked, waited_s=waited_s)))
+        return Answer(id, self, mailbox, deadline_s)
+
+    def cache(self, model: str, *, clear: bool = False) -> CacheBody:
+        """The state of a model's prefix cache, after emptying it if ``clear``."""
+        self._refuse_if_forked()
+        id = secrets.token_bytes(16)
+        mailbox = self._desk.open_question(id)
+        self._engine.do(lambda loop, _: loop.read_cache(id, model, clear=clear))
+        state = mailbox.take(self.steps, self.silence_s, math.inf)
+        if isinstance(state, DflashError):
+            raise detached(state)
+        return state
+
+    def statistics(self) -> HostStatistics:
+        """What is loaded, what runs, what it takes; disturbs nothing."""
+        pulse, hooks = self._engine.pulse, _hooks()
+
+        def see(
+            records: dict[str, HeldRecord], running: dict[str, int], loading: tuple[str, ...]
+        ) -> HostStatistics:
+            return HostStatistics(
+                memory_bytes=pulse.memory_bytes,
+                steps=pulse.steps,
+                models=tuple(_model(name, r, running[name]) for name, r in records.items()),
+                loading=loading,
+                hooks=hooks,
+            )
+
+        return self._desk.look(see)
+
+    def shutdown(self, name: str | None = None, *, drain_s: float = 0.0) -> None:
+        """Unload one model, or all and end the engine thread; idempotent.
+
+        Whoever still waits in the host gets ``shutting_down``. Raises DflashError(deadline) when
+        the engine does not come out of its step: memory is given back when it does.
+        """
+        if self._pid != os.getpid():
+            return  # what there is to end is in the process that forked
+        if name is not None:
+            self.unload(name, drain_s=drain_s)
+            return
+        self._desk.drain(drain_s)
+        self._desk.close(DflashError(ErrorCode.shutting_down, "the host was shut down"))
+        _stop(self._engine)
+        if not _is_over(self._engine, self._end):
+            raise DflashError(
+                ErrorCode.deadline, f"the engine did not finish its step in {STOP_S:g} seconds"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    # --- for its answers ---------------------------------------------------------------------
+
+    def steps(self) -> int:
+        """Moves while the engine does."""
+        return self._engine.pulse.steps
+
+    def add_credit(self, id: bytes, chunks: int) -> None:
+        """The reader of a request took ``chunks``."""
+        self._engine.do(lambda loop, _: loop.add_credit(id, chunks))
+
+    def cancel(self, id: bytes) -> None:
+        """Stop a request, without waiting."""
+        self._engine.do(lambda loop, _: loop.cancel(id))
+
+    def give_up(self, id: bytes, error: DflashError) -> None:
+        """End a request without the engine."""
+        self._desk.give_up(id, error)
+
+    def _refuse_if_forked(self) -> None:
+        if self._pid != os.getpid():
+            raise DflashError(
+                ErrorCode.unsupported,
+                "this Host belongs to the process that forked, and so does its engine: make a new "
+                "Host here, or start processes with the method spawn",
+            )
+
+    def _ending(self) -> Callable[[], None]:
+        """What the engine's thread does last; it must not hold the host."""
+        desk, host = self._desk, weakref.ref(self)
+
+        def end() -> None:
+            living = host()
+            failure = living._engine.failure if living is not None else None  # noqa: SLF001
+            if failure is None:
+                desk.close(DflashError(ErrorCode.shutting_down, "the host was shut down"))
+            else:
+                why = f"the engine ended ({type(failure).__name__}: {failure}); see the log"
+                desk.close(DflashError(ErrorCode.internal, why))
+
+        return end
+
+
+def _model(name: str, record: HeldRecord, active: int) -> ModelStatistics:
+    return ModelStatistics(
+        name=name,
+        settings=record.body,
+        loaded=record.facts,
+        active=active,
+        completed=record.completed,
+        failed=record.failed,
+        generated_tokens=record.generated_tokens,
+    )
+
+
+def _hooks() -> tuple[Ownership, ...]:
+    if "mlx.core" not in sys.modules:  # which the guard imports: there is nothing to hook yet
+        return ()
+    from ..hooks.guard import GUARD
+
+    return GUARD.owners()
+
+
+def _stop(engine: EngineThread) -> None:
+    engine.do(lambda loop, _: loop.stop())
+
+
+def _forget_dropped() -> None:
+    """Let go of engines whose hosts were dropped, and which have ended since."""
+    for engine, end in list(_running.items()):
+        if engine.ended and end.wait(0):
+            _running.pop(engine, None)
+
+
+def _is_over(engine: EngineThread, end: ThreadEnd) -> bool:
+    """Wait until a stopped engine's thread is over; False if that takes too long."""
+    if not (engine.join(STOP_S) and end.wait(STOP_S)):
+        return False
+    _running.pop(engine, None)
+    return True
+
+
+_running: dict[EngineThread, ThreadEnd] = {}
+"""Engines whose end nobody has seen yet."""
+
+
+os.register_at_fork(after_in_child=_running.clear)
+
+
+@atexit.register
+def _stop_all() -> None:
+    """An interpreter that ends under a computing thread crashes: let it finish its step."""
+    for engine in list(_running):
+        _stop(engine)
+    for engine, end in list(_running.items()):
+        _is_over(engine, end)
