@@ -11,6 +11,7 @@ from typing import final
 
 from ...protocol.codec import Message
 from ..engine.border import Engine
+from ..latch import Latch
 from ..log import line, log
 from .dispatch import dispatch
 from .effects import Effects
@@ -52,6 +53,7 @@ class EngineThread:
         self._inbox: queue.SimpleQueue[_Arrived] = queue.SimpleQueue()
         self._loop: Loop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._over = Latch()
         self._asides: list[threading.Thread] = []
         self.failure: BaseException | None = None
         """What ended the thread, if not a stop."""
@@ -70,9 +72,10 @@ class EngineThread:
         self._inbox.put((command, time.monotonic()))
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread's end; whether it has ended."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        """Wait for the thread's last line; whether it was reached. Also from a signal handler that
+        interrupted this very call, which ``Thread.join`` is not made for.
+        """
+        return self._over.wait(timeout_s)
 
     @property
     def pulse(self) -> Pulse:
@@ -90,6 +93,7 @@ class EngineThread:
             self._rest()
             self.ended = True
             self._on_end()
+            self._over.close()
 
     def _serve(self) -> None:
         self._beat()
