@@ -237,7 +237,6 @@ class Worker:
     kills: int = 0
     failures: list[float] = field(default_factory=list[float])
     restarts: int = 0
-    spawned_at: float = 0.0
     ready_at: float | None = None
     ping_n: int = 0
     ping_at: float = 0.0

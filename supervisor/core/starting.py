@@ -14,12 +14,7 @@ def spawn(s: State, worker: Worker, now: float) -> None:
     """Begin a new incarnation."""
     s.last_epoch += 1
     worker.epoch = s.last_epoch
-    worker.pid = None
     worker.kills = 0
-    worker.connected = False
-    worker.ready_at = None
-    worker.spawned_at = now
-    worker.memory_bytes = worker.settled_bytes = 0
     worker.reason = ""
     again: dict[str, str] = {}
     if worker.failures and worker.cause is not None:

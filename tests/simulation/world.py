@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from dflashd.protocol.messages import Reloaded
+from dflashd.protocol.messages import Accepted, Reloaded
 from dflashd.supervisor.core.effects import (
     AdoptConfig,
     Effect,
@@ -75,6 +75,17 @@ PATIENCE_STEPS = 4000
 """Quiet steps within which everything must have come to its end."""
 
 
+def is_news(effect: Effect) -> bool:
+    """What is told whenever somebody looks: that we slept, or other words for the same wait."""
+    match effect:
+        case Note(name="paused"):
+            return True
+        case SendToClient(header=Accepted(position=position)):
+            return position > 0
+        case _:
+            return False
+
+
 class World:
     """Takes steps; a broken promise is an AssertionError at the step that broke it."""
 
@@ -119,7 +130,11 @@ class World:
         self.events.append((self.now, event))
         models = self.state.models.values()
         self.drained = {model.name for model in models if model.state is Residency.draining}
-        for effect in self.core.handle(event, self.now):
+        early = isinstance(event, TimePassed) and self.now < self.core.next_deadline()
+        effects = self.core.handle(event, self.now)
+        did = [effect for effect in effects if not is_news(effect)]
+        assert not (early and did), f"time did something before it was due: {did[0]}"
+        for effect in effects:
             self.obey(effect)
         self.invariants.check(event)
         self.configurations.check()

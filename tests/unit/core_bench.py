@@ -159,6 +159,10 @@ class CoreBench:
 
     def new_id(self) -> bytes:
         self.ids += 1
+        return self.newest_id
+
+    @property
+    def newest_id(self) -> bytes:
         return self.ids.to_bytes(16, "big")
 
     def begin(self) -> None:

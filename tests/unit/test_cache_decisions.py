@@ -128,6 +128,8 @@ def test_other_state_serves_its_own_end_only() -> None:
     assert best_match([fixed], asked(100)) == "boundary"
     exact = stored(100, trimmable=False, logits_at=frozenset({100}))
     assert best_match([exact], asked(100)) == Match(key="k", rows=100, exact=True)
+    beyond = stored(101, trimmable=False, logits_at=frozenset({100}))
+    assert best_match([beyond], asked(100)) == "boundary", "its logits are there, its state is not"
 
 
 def test_exact_hit_needs_the_logits_of_that_length() -> None:
@@ -160,6 +162,9 @@ def test_aligned_reuse_is_whole_chunks_of_prefill() -> None:
 def test_little_in_common_is_a_cold_miss() -> None:
     """A few equal tokens are not worth a copy, and are no reason to name."""
     assert best_match([stored(100)], asked(LEAST_TOKENS)) == "cold"
+    assert best_match([stored(100)], asked(9)) == Match(key="k", rows=8, exact=False)
+    assert best_match([stored(9, trimmable=False)], asked(8)) == "boundary"
+    assert best_match([stored(8, trimmable=False)], asked(7)) == "cold"
     assert best_match([], asked(100)) == "cold"
     assert best_match([stored(5, trimmable=False)], asked(4)) == "cold"
 
@@ -172,6 +177,21 @@ def test_longer_snapshots_take_the_place_of_their_prefixes() -> None:
     assert not covers(stored(100, has_draft=False), stored(60))
     assert covers(stored(100), stored(60, has_draft=False))
     assert not covers(stored(100), stored(60, tokens=np.ones(60, np.int32)))
+    assert covers(stored(60), stored(60))
+    assert covers(stored(100, aligned_tokens=32), stored(60, aligned_tokens=32))
+    assert not covers(stored(100, aligned_tokens=32), stored(60, aligned_tokens=48))
+
+
+def test_best_of_several_leaves_the_least_to_compute() -> None:
+    """An exact hit first, then the longest; among equals the first; what misses hides no hit."""
+    exact = stored(50, "exact", logits_at=frozenset({50}))
+    short, long, twin = stored(20, "short"), stored(49, "long"), stored(49, "twin")
+    recurrent = stored(60, "recurrent", trimmable=False)
+    found = best_match([short, long, twin, exact, recurrent], asked(50))
+    assert found == Match(key="exact", rows=50, exact=True)
+    found = best_match([short, long, twin, recurrent], asked(50))
+    assert found == Match(key="long", rows=49, exact=False)
+    assert best_match([recurrent, stored(0)], asked(50)) == "boundary"
 
 
 @given(
@@ -197,6 +217,20 @@ def test_boundaries_lie_inside_and_passes_end_at_them(
     assert set(stops) <= set(ends)
 
 
+def test_boundaries_are_every_eighth_chunk_and_the_last_two() -> None:
+    """Widely spaced over a prompt, close at its end, at each turn; never at its end itself."""
+    assert boundaries(50, 2, (5,)) == (5, 16, 32, 46, 48)
+    assert boundaries(48, 2, (0, 48)) == (16, 32, 44, 46)
+    assert boundaries(4, 2) == boundaries(3, 2) == (2,)
+    assert boundaries(2, 2) == ()
+
+
+def test_pass_ends_at_a_chunk_a_stop_or_the_end() -> None:
+    """Whichever comes first behind the start; where it starts is no end."""
+    ends = [pass_end(start, 10, 4, (3,)) for start in (0, 3, 4, 8)]
+    assert ends == [3, 4, 8, 10]
+
+
 def test_long_prompt_whose_end_changed_resumes_near_its_end() -> None:
     """Of 50,000 tokens with a new tail, all but the last two chunks are reused."""
     stops = boundaries(50_000, 512)
@@ -218,6 +252,23 @@ def test_costly_entries_outlive_cheap_ones_but_not_for_ever() -> None:
     worths["cheap"].renew(5.0)
     assert cheapest(worths.items()) == "dear"
     assert cheapest([]) is None
+
+
+def test_large_entries_go_before_small_ones_of_equal_cost() -> None:
+    """What counts is the cost for each byte; among equals the first goes, and nothing weighs 0."""
+    worths = {
+        name: Worth(cost_tokens=10, size_bytes=size)
+        for name, size in (("small", 5), ("large", 10), ("as large", 10), ("empty", 0))
+    }
+    for worth in worths.values():
+        worth.renew(1.0)
+    assert {name: worth.credit for name, worth in worths.items()} == {
+        "small": 3.0,
+        "large": 2.0,
+        "as large": 2.0,
+        "empty": 11.0,
+    }
+    assert cheapest(worths.items()) == "large"
 
 
 def test_unwanted_files_go_first_then_the_longest_unused() -> None:

@@ -79,6 +79,24 @@ def test_shutdown_of_one_and_of_all() -> None:
     assert registry.managers == ()
 
 
+def test_manager_is_retired_by_the_last_of_its_holders() -> None:
+    """Models that hold one cache go one by one; who held an earlier one leaves its heir alone."""
+    registry = CacheRegistry()
+    shared = resolve(registry)
+    assert resolve(registry) is shared
+    registry.release(shared)
+    assert shared.is_open
+    registry.release(shared)
+    assert shared.state == "retired"
+    assert registry.managers == ()
+    assert registry.current() is None
+    heir = resolve(registry)
+    registry.release(shared)
+    assert registry.managers == (heir,)
+    assert registry.current() is heir
+    assert heir.is_open
+
+
 def test_retired_manager_is_safe_to_carry() -> None:
     """A request that still holds it misses and stores nothing; nothing is raised."""
     manager = resolve(CacheRegistry())

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from dflashd.protocol.errors import ErrorCode
-from dflashd.protocol.messages import Accepted, Done, Failed, Load, LoadFailed, Pin, Status, Unload
+from dflashd.protocol.messages import (
+    Accepted,
+    Cancel,
+    Done,
+    Failed,
+    Load,
+    LoadFailed,
+    Pin,
+    Status,
+    Unload,
+)
 from dflashd.supervisor.core.events import ClientSent
 
 from .core_bench import OWNER, CoreBench
@@ -129,6 +139,55 @@ def test_younger_calls_do_not_take_the_room_made_for_an_older_one() -> None:
     assert bench.answer(small).position == 1
 
 
+def test_who_only_waits_lets_others_pass() -> None:
+    """A small model loads past one that is kept out by a busy one, also if that made room before."""
+    bench = CoreBench({"a": 3, "b": 3, "small": 1, "tiny": 0.5}, pool=4)
+    bench.spawn("a")
+    bench.pass_time(3)
+    bench.done(bench.generate("b"))
+    assert bench.notes("model_evicted")[0]["room_for"] == "b"
+    bench.pass_time(3)
+    running = bench.generate("a")
+    waiting = bench.generate("b")
+    assert bench.state("b") == "absent"
+    served = bench.generate("small")
+    assert bench.answer(served) == Accepted(id=served)
+    assert bench.answer(waiting).waits_for
+    assert bench.answer(running) == Accepted(id=running)
+
+
+def test_nobody_passes_who_has_waited_for_too_long() -> None:
+    """While others end their work for an overdue model, a younger call does not take their room."""
+    bench = CoreBench({"a": 3, "b": 3, "small": 1}, pool=4, max_wait_behind_s=5)
+    running = bench.generate("a")
+    waiting = bench.generate("b")
+    bench.pass_time(6)
+    assert bench.state("a") == "draining"
+    assert bench.notes("model_evicted")[0]["cause"] == "waited_for_too_long"
+    queued = bench.generate("a")
+    assert bench.answer(queued).waits_for.startswith("model a makes room for b")
+    bench.generate("small")
+    assert bench.state("small") == "absent"
+    bench.done(running)
+    assert bench.answer(waiting) == Accepted(id=waiting)
+    assert bench.resident() == {"b", "small"}
+
+
+def test_worker_that_was_kept_for_a_load_stops_when_nobody_waits_for_it() -> None:
+    """A process without a model lives on for the next in line, and no longer than that waits."""
+    group = {"group": "g"}
+    bench = CoreBench({"a": 2, "b": 3, "c": 2}, pool=4, sections={"a": group, "b": group})
+    bench.spawn("a")
+    bench.generate("c")
+    waiting = bench.spawn("b")
+    bench.retire("a")
+    worker = bench.core.state.workers["g"]
+    assert (bench.resident(), worker.state) == ({"c"}, "loading")
+    bench.command(Cancel(id=waiting))
+    bench.pass_time(0.5)
+    assert worker.state == "stopped"
+
+
 def test_load_that_nobody_waits_for_is_given_up_for_another() -> None:
     """A load goes on when its client leaves; it ends when another model needs the room."""
     bench = CoreBench({"a": 3, "b": 3}, pool=4)
@@ -162,6 +221,26 @@ def test_running_out_of_memory_evicts_tries_once_more_and_fails() -> None:
     assert bench.answer(id).code is ErrorCode.out_of_memory
     assert bench.answer(id).message == "no room for it"
     assert len(bench.notes("load_tried_again")) == 1
+
+
+def test_second_try_waits_for_those_that_leave_and_nobody_passes_it() -> None:
+    """After memory ran out the load is tried again when the others are gone, before any younger."""
+    bench = CoreBench({"a": 1, "b": 1, "small": 1}, pool=4)
+    bench.spawn("a")
+    bench.pass_time(3)
+    bench.slow |= {"b", "stop a"}
+    id = bench.generate("b")
+    epoch = bench.core.state.workers["b"].epoch
+    failed = LoadFailed(epoch=epoch, model="b", code=ErrorCode.out_of_memory, message="no room")
+    bench.says("b", failed)
+    assert bench.state("b") == "absent"
+    assert "others leave first" in bench.answer(id).waits_for
+    bench.generate("small")
+    assert bench.state("small") == "absent"
+    bench.exit("a")
+    assert bench.state("b") == "loading"
+    assert bench.resident() == {"small"}
+    assert bench.notes("model_evicted")[0]["cause"] == "memory_ran_out"
 
 
 def test_measured_growth_corrects_what_fits() -> None:

@@ -33,6 +33,7 @@ from dflashd.supervisor.config.model_section import ModelSection
 from dflashd.supervisor.core.effects import (
     Effect,
     InspectModel,
+    Note,
     SendToClient,
     SendToWorker,
     SignalProcess,
@@ -48,6 +49,7 @@ from dflashd.supervisor.core.events import (
     TimePassed,
     WorkerExited,
     WorkerSent,
+    WorkerUnreachable,
 )
 from dflashd.supervisor.core.facts import ModelFacts
 from dflashd.supervisor.core.machine import Core
@@ -134,6 +136,10 @@ def to_clients(effects: list[Effect], kind: type[Header]) -> list[Any]:
 
 def to_worker(effects: list[Effect], kind: type[Header]) -> list[Any]:
     return [e.header for e in effects if isinstance(e, SendToWorker) and type(e.header) is kind]
+
+
+def noted(effects: list[Effect], name: str) -> list[dict[str, Any]]:
+    return [e.fields for e in effects if isinstance(e, Note) and e.name == name]
 
 
 def test_single_flight() -> None:
@@ -294,6 +300,83 @@ def test_failed_load_answers_with_the_workers_reason_and_stops_it() -> None:
     assert (model.state, model.reason) == ("fatal", "a Domino draft")
 
 
+@pytest.mark.parametrize(
+    ("status", "cause", "sentence"),
+    [
+        (-9, "killed", "was killed by SIGKILL"),
+        (-99, "killed", "was killed by signal 99"),
+        (0, "left", "left without being asked"),
+        (3, "exited", "ended with exit status 3"),
+        (78, "unusable", "found its configuration unusable (exit status 78)"),
+    ],
+)
+def test_how_a_worker_ended_is_a_word_and_a_sentence(
+    status: int, cause: str, sentence: str
+) -> None:
+    """Its status and, where its log's last line tells of trouble, its last words are told to all."""
+    bench = Bench()
+    bench.ready()
+    id = bench.generate(b"1")
+    effects = bench.exit(status, log_tail="INFO routine\nRuntimeError: boom\n")
+    assert bench.worker.cause == cause
+    assert bench.worker.reason == f"{sentence}; its last words: RuntimeError: boom"
+    assert bench.worker.last_lines == "INFO routine\nRuntimeError: boom\n"
+    assert bench.worker.state == ("fatal" if status == 78 else "backoff")
+    assert (bench.worker.pid, bench.worker.connected, bench.worker.memory_bytes) == (None, False, 0)
+    failed = to_clients(effects, Failed)[0]
+    assert (failed.id, failed.code, failed.retryable) == (id, ErrorCode.worker_lost, True)
+    assert failed.message.startswith(f"the worker of this model {sentence}")
+    [note] = noted(effects, "worker_exited")
+    assert (note["status"], note["state"]) == (status, "busy")
+
+
+def test_routine_last_words_are_not_a_reason() -> None:
+    """A log that ended with everyday lines, or is empty, explains nothing."""
+    for tail in ("", "boom\n12:00 INFO served\n"):
+        bench = Bench()
+        bench.ready()
+        bench.exit(1, log_tail=tail)
+        assert bench.worker.reason == "ended with exit status 1"
+
+
+def test_worker_that_was_asked_to_leave_has_not_failed() -> None:
+    """After a stop of ours no status counts as a failure, and nothing is left to read."""
+    bench = Bench()
+    bench.ready()
+    bench.client(Retire(id=b"R" * 16, model="a"), b"", OWNER)
+    bench.exit(-15, log_tail="leaving")
+    assert (bench.worker.state, bench.worker.cause) == ("stopped", None)
+    assert (bench.worker.failures, bench.worker.last_lines) == ([], "")
+    assert bench.core.state.counters["worker_failures"] == 0
+
+
+def test_crash_during_a_retire_ends_the_retire() -> None:
+    """Who is to go and falls over on the way is gone: nothing is restarted, the operator hears."""
+    bench = Bench()
+    bench.ready()
+    bench.generate(b"1")
+    bench.client(Retire(id=b"R" * 16, model="a"), b"", OWNER)
+    effects = bench.exit(-9)
+    assert bench.worker.state == "stopped"
+    assert [h.id for h in to_clients(effects, Done)] == [b"R" * 16]
+
+
+def test_worker_that_cannot_be_reached_is_lost() -> None:
+    """A living worker whose connection is closed is killed and its requests are answered."""
+    bench = Bench()
+    bench.ready()
+    id = bench.generate(b"1")
+    effects = bench.give(WorkerUnreachable(worker="a", epoch=1))
+    assert (bench.worker.state, bench.worker.cause) == ("lost", "unreachable")
+    assert [e.signal for e in effects if isinstance(e, SignalProcess)] == ["kill"]
+    failed = to_clients(effects, Failed)[0]
+    assert (failed.id, failed.code) == (id, ErrorCode.worker_lost)
+    assert failed.message == "the worker of this model closed its connection"
+    assert bench.give(WorkerUnreachable(worker="a", epoch=1)) == []
+    assert bench.exit(-9)
+    assert (bench.worker.state, bench.worker.cause) == ("backoff", "unreachable")
+
+
 def test_stop_escalates_to_sigterm_and_sigkill_and_repeats() -> None:
     """Polite stop, SIGTERM, SIGKILL, each after its own time; SIGKILL is repeated."""
     bench = Bench()
@@ -340,6 +423,47 @@ def test_pause_of_our_own_is_not_blamed_on_workers() -> None:
     bench.now += 3600
     bench.give(TimePassed())
     assert bench.worker.state == "busy"
+
+
+def test_pause_of_our_own_moves_every_limit_of_a_worker() -> None:
+    """Starting, loading, draining and letting go have the time back that we did not run."""
+    bench = Bench(register_timeout_s=10, load_stall_s=10, drain_timeout_s=10, cancel_timeout_s=10)
+
+    def slept(hours: float = 1) -> list[Effect]:
+        bench.give(TimePassed())
+        bench.now += hours * 3600
+        return bench.give(TimePassed())
+
+    bench.client(Spawn(id=b"S" * 16, model="a"), peer=OWNER)
+    bench.give(ProcessStarted(worker="a", epoch=1, pid=5))
+    assert noted(slept(), "paused") == [{"gap_s": 3600}]
+    assert bench.worker.state == "registering"
+    bench.says(Register(worker="a", epoch=1, pid=5, secret=b"s" * 16))
+    slept()
+    assert bench.core.state.models["a"].state == "loading"
+    bench.load()
+    id = bench.generate(b"1")
+    bench.client(Retire(id=b"R" * 16, model="a"), b"", OWNER)
+    bench.client(Cancel(id=id), b"")
+    assert to_clients(slept(), Failed) == []
+    assert bench.core.state.models["a"].state == "draining"
+    assert bench.core.state.counters["pauses"] == 3
+    assert to_clients(bench.pass_time(9.5), Failed) == []
+    assert [h.id for h in to_clients(bench.pass_time(0.5), Failed)] == [id]
+
+
+def test_pause_of_our_own_does_not_prolong_a_backoff() -> None:
+    """A restart that came due while we slept happens at once; a late tick is no pause."""
+    bench = Bench(backoff_first_s=20, backoff_wait_s=30)
+    bench.ready()
+    bench.exit()
+    bench.generate(b"1", deadline_ms=10_000_000)
+    bench.give(TimePassed())
+    bench.now += 2
+    bench.give(TimePassed())
+    assert bench.core.state.counters["pauses"] == 0
+    bench.now += 3600
+    assert any(isinstance(e, SpawnProcess) for e in bench.give(TimePassed()))
 
 
 def test_stalled_engine_without_credit_is_not_a_hang() -> None:

@@ -100,6 +100,26 @@ def test_the_protected_are_waited_for_by_name(hold: dict[str, Any], said: str) -
     assert "new needs 100.1 GB" in decision.reason
 
 
+def test_who_is_waited_for_is_no_more_than_has_to_go() -> None:
+    """What is idle counts as gone; of those in the way only the longest unused are named."""
+    held = {"leased": True}
+    later, sooner = model("later", 100, at=2, **held), model("sooner", 100, at=1, **held)
+    decision = decide(ASKED, holdings(200, later, sooner, model("idle", 50, at=3)))
+    assert isinstance(decision, Wait)
+    assert decision.held_by == ("sooner",)
+
+
+def test_a_crowd_in_the_way_is_counted() -> None:
+    """Four are named; how many more there are is said in a number."""
+    crowd = [model(name, 10, leased=True) for name in "abcdef"]
+    decision = decide(ASKED, holdings(100, *crowd))
+    assert isinstance(decision, Wait)
+    assert decision.reason.endswith("c is serving requests, d is serving requests and 2 more")
+    decision = decide(ASKED, holdings(100, *crowd[:4]))
+    assert isinstance(decision, Wait)
+    assert decision.reason.endswith("d is serving requests")
+
+
 def test_a_load_nobody_waits_for_goes_before_what_is_idle() -> None:
     """An abandoned load is given up for one that is wanted."""
     full = holdings(200, model("idle", 100, at=1), model("left", 100, at=9, state="loading"))
@@ -117,6 +137,11 @@ def test_room_that_is_being_made_is_not_made_twice() -> None:
     decision = decide(ASKED, holdings(200, model("b", 100), slots=(ending,)))
     assert isinstance(decision, Wait)
     assert "worker gone" in decision.reason
+    three = [model(name, 40, state="leaving") for name in "cab"]
+    decision = decide(ASKED, holdings(120, *three))
+    assert isinstance(decision, Wait)
+    assert decision.held_by == ("a", "b", "c")
+    assert "a, b, c are leaving" in decision.reason
 
 
 def test_what_can_never_fit_is_refused_with_both_numbers() -> None:
@@ -127,8 +152,14 @@ def test_what_can_never_fit_is_refused_with_both_numbers() -> None:
     decision = decide(ASKED, holdings(150, model("p", 100, pinned=True)))
     assert isinstance(decision, Never)
     assert "pinned models (p)" in decision.reason
-    retired = holdings(150, model("p", 100, pinned=True, state="leaving"))
-    assert isinstance(decide(ASKED, retired), Wait)
+    exact = replace(holdings(0, model("p", 100, pinned=True)), pool_bytes=P + 100 * GB)
+    decision = decide(ASKED, exact)
+    assert isinstance(decision, Never)
+    assert "pinned models (p)" in decision.reason, "alone it would fit, to the byte"
+    retired = model("p", 100, pinned=True, state="leaving")
+    assert isinstance(decide(ASKED, holdings(150, retired)), Wait)
+    beside = holdings(150, retired, model("busy", 100, leased=True))
+    assert isinstance(decide(ASKED, beside), Wait), "what was pinned and leaves is no obstacle"
 
 
 def test_members_of_a_group_count_equal_weights_once() -> None:
@@ -148,6 +179,14 @@ def test_evicting_one_of_two_that_share_frees_only_its_own() -> None:
     assert victims(decide(model("new", 10), holdings(120, a, b))) == ["a"]
 
 
+def test_evicting_from_ones_own_group_does_not_end_its_worker() -> None:
+    """Where a group gives room to its own member its process stays, and the member counts."""
+    asked = model("b", 100, slot="g", state="loading")
+    a, other = model("a", 60, slot="g", at=1), model("other", 60, at=2)
+    held = replace(holdings(0, a, other), pool_bytes=2 * P + 130 * GB)
+    assert victims(decide(asked, held)) == ["a", "other"]
+
+
 def test_what_a_worker_is_seen_to_hold_counts() -> None:
     """Measured memory beyond the estimate counts, beside a load in the same worker too."""
     grown = Slot(name="a", measured_bytes=P + 150 * GB, settled_bytes=P + 150 * GB)
@@ -157,6 +196,10 @@ def test_what_a_worker_is_seen_to_hold_counts() -> None:
     assert held.reserved_bytes(asked=asked) == P + 180 * GB
     loading = replace(held, residents=(*held.residents, asked))
     assert loading.reserved_bytes() == P + 180 * GB, "the same once it loads"
+    rising = Slot(name="a", measured_bytes=P + 150 * GB)
+    risen = holdings(0, model("a", 100), model("b", 20, slot="a"), slots=(rising,))
+    assert risen.reserved_bytes() == P + 150 * GB, "in the middle of a load too"
+    assert risen.reserved_bytes(without=frozenset("b")) == P + 100 * GB, "it will be measured anew"
 
 
 def test_a_load_reports_its_weights_and_they_replace_the_estimate() -> None:
