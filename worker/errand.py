@@ -6,8 +6,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import final
 
-from .engine.border import Progress
 from .errors import Withdrawn
+
+Tell = Callable[[str, int, int, str], None]
+"""``(stage, done, total, unit)`` of the work."""
 
 
 @final
@@ -17,7 +19,7 @@ class Errand:
     The work runs on one thread, :meth:`call_off` may come from any other.
     """
 
-    def __init__(self, tell: Progress) -> None:
+    def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._why: str | None = None
         self._ends: list[Callable[[], None]] = []

@@ -7,7 +7,7 @@ from statistics import median
 
 from msgspec import Struct
 
-from .tables import Table
+from .table import Table
 
 PLAIN = 1
 """The block length that stands for plain decoding."""

@@ -12,7 +12,8 @@ from ..exit_statuses import EXIT_OK, EXIT_USAGE
 from .connection import connected
 from .looks import write_json
 from .screen import amount
-from .tables import Table, show
+from .table import Table
+from .tables import show
 
 _HEADS = ("MODEL", "STATE", "ENTRIES", "RAM", "DISK", "HITS", "MISSES", "CACHED TOKENS")
 

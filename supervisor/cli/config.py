@@ -12,7 +12,8 @@ from ..errors import ConfigError
 from ..exit_statuses import EXIT_CONFIGURATION, EXIT_OK
 from .connection import connected
 from .looks import write_json
-from .tables import Table, show
+from .table import Table
+from .tables import show
 
 if TYPE_CHECKING:
     from ..config.configuration import Config

@@ -13,7 +13,8 @@ from ..exit_statuses import EXIT_FAILED, EXIT_OK
 from ..pool import memory_pool
 from ..survey import models, pairs, written
 from .looks import write_json
-from .tables import Table, show
+from .table import Table
+from .tables import show
 
 STANDARD_OUTPUT = Path("-")
 

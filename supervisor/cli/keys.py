@@ -21,7 +21,8 @@ from ..keys.http_keys import http_keys, new_http_key, revoke_http_key
 from ..keys.key_name import checked_name
 from ..keys.server_key import server_key
 from .looks import write_json
-from .tables import Table, show as show_parts
+from .table import Table
+from .tables import show as show_parts
 
 
 def keys(options: argparse.Namespace) -> int:

@@ -16,7 +16,8 @@ from ...protocol.question import ask_status
 from ..exit_statuses import EXIT_OK
 from .exits import NoDaemon
 from .screen import amount
-from .tables import Table, show
+from .table import Table
+from .tables import show
 from .words import duration, state_of
 
 ABSENT = frozenset({ErrorCode.not_found, ErrorCode.worker_lost, ErrorCode.protocol})

@@ -13,7 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from .screen import shown
-from .tables import Table
+from .table import Table
 
 COLOURED = frozenset({"STATE", "CHANGE", "LEVEL"})
 """Columns whose first word tells how well something is."""

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from .screen import shown
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Heads in capitals, and rows of as many cells."""
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
+from .table import Table, columns
 
 
 def is_terminal() -> bool:
@@ -39,13 +30,3 @@ def show(*parts: str | Table) -> None:
 def safe(part: str | Table) -> str | Table:
     """Without what would move a terminal's cursor: a worker's last words may hold anything."""
     return shown(part) if isinstance(part, str) else part
-
-
-def columns(table: Table) -> str:
-    """Columns wide enough for their content, two spaces apart."""
-    widths = [max(map(len, column)) for column in zip(table.heads, *table.rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (table.heads, *table.rows)
-    ]
-    return "\n".join(lines) + "\n"

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ...protocol.messages import EventBody, MetricsBody, ModelStatus, SnapshotBody
 from .screen import amount
-from .tables import Table
+from .table import Table
 from .words import duration, event_line, state_of
 
 BAR_CELLS = 30

@@ -10,7 +10,8 @@ from ..exit_statuses import EXIT_OK
 from .connection import connected
 from .looks import write_json
 from .screen import shown
-from .tables import Table, show
+from .table import Table
+from .tables import show
 from .words import event_line
 
 

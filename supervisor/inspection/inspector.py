@@ -9,7 +9,7 @@ from typing import final
 
 from ...protocol.messages import LoadBody
 from ..core.facts import ModelFacts
-from . import inspect
+from .facts import inspect
 
 
 @final

@@ -19,7 +19,8 @@ from dflashd.worker.engine.border import Progress, Statistics
 from dflashd.worker.engine.dflash_backend import DflashBackend, MlxModel
 from dflashd.worker.engine.generation import Generation
 from dflashd.worker.engine.shared import SharedParts
-from dflashd.worker.hooks.lease import Lease, ModelGuard
+from dflashd.worker.hooks.lease import Lease
+from dflashd.worker.hooks.model_guard import ModelGuard
 
 Handler = Callable[..., Any]
 

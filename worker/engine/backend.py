@@ -15,7 +15,7 @@ from typing import Protocol, final, runtime_checkable
 
 from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import LoadBody
-from ..hooks.lease import ModelGuard
+from ..hooks.model_guard import ModelGuard
 from .border import HeldModel, Progress
 
 log = logging.getLogger(__name__)

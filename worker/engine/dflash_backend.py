@@ -15,7 +15,7 @@ from ..cache.manager import CacheStuck
 from ..cache.open import OpenCache, open_cache
 from ..cache.registry import CacheRegistry
 from ..checkpoints.folders import Checkpoints
-from ..hooks.lease import ModelGuard
+from ..hooks.model_guard import ModelGuard
 from .border import Progress
 from .generation import Generation
 from .loader import load_model

@@ -13,7 +13,7 @@ from ..cache.registry import CacheRegistry
 from ..checkpoints.folders import Checkpoints, find
 from ..errand import Errand
 from ..hooks.guard import GUARD, HookGuard
-from ..hooks.lease import ModelGuard
+from ..hooks.model_guard import ModelGuard
 from ..targets.target import BACKEND
 from . import memory
 from .backend import Backends

@@ -12,7 +12,7 @@ from ..decoding.decoder import BlockDecoder, Decoder, PlainDecoder
 from ..decoding.drafting import Drafter
 from ..decoding.features import FeatureTap
 from ..decoding.sampling import Sampler
-from ..hooks.guard import Lease
+from ..hooks.lease import Lease
 from ..targets.target import Target
 
 

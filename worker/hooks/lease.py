@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, Protocol, final
 
 from ..errors import DFlashHookConflict
 from .patch import Handler, Patch
 
-if TYPE_CHECKING:
-    from .guard import HookGuard
+
+class Claims(Protocol):
+    """The table that a lease stands in: the guard's."""
+
+    def check(self, lease: Lease) -> None: ...
+    def install(self, lease: Lease, cls: type, method: str) -> Patch: ...
+    def give_up(self, classes: tuple[type, ...], model: str) -> None: ...
 
 
 @final
 class Lease:
     """Claims that hold until :meth:`release`, or until the lease is dropped without a word."""
 
-    def __init__(
-        self, guard: HookGuard, backend: str, model: str, instances: Sequence[Any]
-    ) -> None:
+    def __init__(self, guard: Claims, backend: str, model: str, instances: Sequence[Any]) -> None:
         self.backend = backend
         self.model = model
         self.classes: tuple[type, ...] = tuple(dict.fromkeys(type(i) for i in instances))
@@ -89,37 +92,6 @@ class Lease:
         self._given_up()
         self._patches.clear()
         self._instances = ()
-
-
-@final
-class ModelGuard:
-    """The guard as the load of one model sees it: all claims are made in that model's name."""
-
-    def __init__(self, guard: HookGuard, backend: str, model: str) -> None:
-        self.backend = backend
-        self.model = model
-        self._guard = guard
-        self._leases: list[Lease] = []
-
-    def claim(self, instances: Iterable[Any]) -> Lease:
-        """Claim the classes of all ``instances``, or none of them.
-
-        Raises:
-            DFlashHookConflict: naming class, owner, claimant and the models on each side.
-        """
-        lease = self._guard.claim(self.backend, self.model, instances)
-        self._leases.append(lease)
-        return lease
-
-    @contextmanager
-    def undone_on_failure(self) -> Generator[None]:
-        """Whatever the block raises, no claim that was made in it is left."""
-        try:
-            yield
-        except BaseException:
-            for lease in self._leases:
-                lease.release()
-            raise
 
 
 def full_name(cls: type) -> str:
