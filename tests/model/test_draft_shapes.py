@@ -143,8 +143,8 @@ def pair(
     )
     model = load_model("m", load_body, lambda *_: None)
     assert (model.engine, model.block_tokens) == ("dflash", BLOCK_TOKENS)
-    packs = type(model.drafter.draft.fc) is nn.QuantizedLinear  # pyright: ignore[reportOptionalMemberAccess]
-    assert packs == ("quantised" in str(request.param))
+    drafter: Any = model.drafter
+    assert isinstance(drafter.draft.fc, nn.QuantizedLinear) == ("quantised" in str(request.param))
     yield Pair(model, plain_tokens(model, PROMPT, TOKENS))
     model.close()
 
@@ -167,7 +167,8 @@ class SpoiltDrafter(Drafter):
         caches: list[KVCache],
         sampler: Sampler,
     ) -> Proposal:
-        own = super().propose(anchor, block_tokens, features, caches, sampler).tokens.tolist()
+        proposal = super().propose(anchor, block_tokens, features, caches, sampler)
+        own = [int(token) for token in np.array(proposal.tokens)]
         at = caches[0].offset
         assert self._truth[at] == anchor, "the context does not end before the anchor"
         assert len(own) == block_tokens - 1
