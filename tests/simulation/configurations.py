@@ -88,7 +88,8 @@ class Configurations:
                 models.setdefault(name, every[name])
             case "worker" if name in models:
                 tokens = self._chance.randrange(1, 4)
-                models[name] = structs.replace(models[name], max_tokens=tokens)
+                preload = self._chance.random() < 0.3
+                models[name] = structs.replace(models[name], max_tokens=tokens, preload=preload)
             case "group" if name in models:
                 group = self._chance.choice((None, "g", "h", "a"))
                 models[name] = structs.replace(models[name], group=group)

@@ -28,14 +28,16 @@ if TYPE_CHECKING:
 TICK_S = 1.1
 """Time passes in steps of up to a second: a limit is noticed at the first step after it."""
 
-What = WorkerState | Residency | Phase | Literal["deaf"]
+What = WorkerState | Residency | Phase | Literal["stalled", "deaf"]
+"""A state, or a trouble. States of one name are equal whatever they are of."""
+
 LONGEST_S: dict[What, float] = {
     WorkerState.spawning: LIMITS.spawn_timeout_s,
     WorkerState.registering: LIMITS.register_timeout_s,
     WorkerState.backoff: LIMITS.backoff_limit_s,
     Residency.draining: LIMITS.drain_timeout_s,
     Residency.backoff: LIMITS.backoff_limit_s,
-    Residency.loading: LIMITS.load_stall_s,
+    "stalled": LIMITS.load_stall_s,
     Residency.unloading: max(LIMITS.unload_timeout_s, LIMITS.load_stall_s),
     "deaf": LIMITS.loading_pong_timeout_s,
     Phase.cancelling: LIMITS.cancel_timeout_s,
@@ -55,6 +57,7 @@ class Invariants:
         self._world = world
         self._since: dict[Key, float] = {}
         self._reserved_bytes = 0
+        self._counted_before: list[object] = []
         self._outside: set[str] = set(MODELS)
 
     def check(self, event: Event) -> None:
@@ -165,6 +168,10 @@ class Invariants:
         """Only what is measured may exceed what was reckoned with."""
         before_bytes = self._reserved_bytes
         s, now = self._world.state, self._world.now
+        counted = self._counted()
+        if counted == self._counted_before:
+            return
+        self._counted_before = counted
         self._reserved_bytes = accounts.holdings(s, now).reserved_bytes()
         measured = isinstance(event, WorkerSent) and isinstance(event.header, Pong | Loaded)
         most_bytes = max(POOL_BYTES, before_bytes)
@@ -176,13 +183,20 @@ class Invariants:
             if process.deaf and self._world.state.workers[name].state in ALIVE:
                 yield (name, epoch, "deaf")
 
+    def _counted(self) -> list[object]:
+        """All that memory is reckoned from."""
+        s = self._world.state
+        rows: list[object] = [
+            (m.worker, m.state, m.facts, m.loaded, m.guess_bytes) for m in s.models.values()
+        ]
+        rows += [(w.state, w.memory_bytes, w.settled_bytes) for w in s.workers.values()]
+        return rows
+
     def _model_keys(self, model: Model) -> Iterator[Key]:
         """A model in its state; where another limit is its worker's, not at all."""
         worker = self._world.state.worker_of(model)
-        if model.state is Residency.loading:
-            if model.ordered:  # progress begins it anew
-                place = f"{model.name} {model.stage} {model.stage_done}"
-                yield (place, worker.epoch, model.state)
+        if model.state is Residency.loading and model.ordered:  # progress begins it anew
+            yield (f"{model.name} {model.stage} {model.stage_done}", worker.epoch, "stalled")
         elif model.state is not Residency.unloading or worker.state in ALIVE:
             yield (model.name, 0, model.state)
 
