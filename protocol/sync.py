@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import weakref
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar, Unpack, final
 
 from .ask import GenerateOptions
@@ -64,12 +63,7 @@ class Client:
         _ = self._open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -211,12 +205,7 @@ class Generation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._generation.abandon()
 
 
@@ -236,10 +225,5 @@ class Watching(Reading[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
