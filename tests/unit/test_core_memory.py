@@ -14,7 +14,8 @@ from dflashd.protocol.messages import (
     Status,
     Unload,
 )
-from dflashd.supervisor.core.events import ClientSent
+from dflashd.supervisor.core.events import ClientSent, ModelInspected
+from dflashd.supervisor.core.facts import ModelFacts
 
 from .core_bench import OWNER, CoreBench
 
@@ -140,8 +141,8 @@ def test_younger_calls_do_not_take_the_room_made_for_an_older_one() -> None:
 
 
 def test_who_only_waits_lets_others_pass() -> None:
-    """A small model loads past one that is kept out by a busy one, also if that made room before."""
-    bench = CoreBench({"a": 3, "b": 3, "small": 1, "tiny": 0.5}, pool=4)
+    """A small model loads past one that a busy one keeps out, also if that made room before."""
+    bench = CoreBench({"a": 3, "b": 3, "small": 1}, pool=4)
     bench.spawn("a")
     bench.pass_time(3)
     bench.done(bench.generate("b"))
@@ -340,6 +341,17 @@ def test_overload_tells_a_time_that_was_measured() -> None:
     refused = bench.answer(ids[-1])
     assert refused.code is ErrorCode.overloaded
     assert refused.retry_after_s == 20.0
+
+
+def test_guess_ends_with_the_load() -> None:
+    """What was counted as half the pool counts as what its worker reports, once it is there."""
+    bench = CoreBench({"a": 1, "b": 2.5}, pool=4)
+    bench.slow.add("inspect a")
+    bench.spawn("a")
+    bench.give(ModelInspected(model="a", facts=ModelFacts(unknown="not on the disk")))
+    bench.pass_time(3)
+    bench.spawn("b")
+    assert bench.resident() == {"a", "b"}
 
 
 def test_disk_that_does_not_answer_keeps_no_model_out() -> None:

@@ -297,7 +297,7 @@ def test_failed_load_answers_with_the_workers_reason_and_stops_it() -> None:
 def test_how_a_worker_ended_is_a_word_and_a_sentence(
     status: int, cause: str, sentence: str
 ) -> None:
-    """Its status and, where its log's last line tells of trouble, its last words are told to all."""
+    """Its status and, where the last line of its log tells of trouble, that line are told."""
     bench = Bench()
     bench.ready()
     id = bench.generate(b"1")
@@ -369,6 +369,23 @@ def test_stop_escalates_to_sigterm_and_sigkill_and_repeats() -> None:
     signals = [e.signal for e in bench.pass_time(21) if isinstance(e, SignalProcess)]
     assert signals == ["terminate", "kill", "kill", "kill"]
     assert to_clients(bench.exit(), Done)[0].id == b"R" * 16
+    assert bench.core.state.counters["workers_killed"] == 3
+    bench.ready()
+    assert to_worker(bench.client(Retire(id=b"Q" * 16, model="a"), b"", OWNER), Stop)
+    until_s = bench.core.state.limits.stop_timeout_s
+    signals = [e.signal for e in bench.pass_time(until_s) if isinstance(e, SignalProcess)]
+    assert signals == ["terminate"], "the next incarnation is asked politely again"
+
+
+def test_who_waits_in_silence_is_told_again_where_it_stands() -> None:
+    """Each waiting request hears its own position and what it waits for, at a steady pace."""
+    bench = Bench(keepalive_s=5)
+    ids = [bench.generate(name) for name in (b"1", b"2", b"3")]
+    bench.pass_time(4.5)
+    told = to_clients(bench.pass_time(0.5), Accepted)
+    assert [(h.id, h.position) for h in told] == [(id, n) for n, id in enumerate(ids, start=1)]
+    assert {h.waits_for for h in told} == {"the worker of a is starting"}
+    assert to_clients(bench.pass_time(4.5), Accepted) == []
 
 
 def test_drain_serves_what_was_accepted_before_and_nothing_later() -> None:
