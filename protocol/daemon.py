@@ -8,7 +8,6 @@ import select
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from .errors import DflashError, ErrorCode
@@ -84,12 +83,7 @@ class Daemon:
         poll.register(stdout, select.POLLIN)
         return bool(poll.poll(START_S * 1000)) and bool(stdout.readline())
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> int:

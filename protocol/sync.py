@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import weakref
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar, Unpack, final
 
 from .ask import GenerateOptions
@@ -63,12 +62,7 @@ class Client:
         _ = self._open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -210,12 +204,7 @@ class Generation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._generation.abandon()
 
 
@@ -235,10 +224,5 @@ class Watching(Reading[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -7,7 +7,6 @@ import contextlib
 from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Generic, Self, TypeVar, final
 
 from msgspec import Struct
@@ -130,12 +129,7 @@ class Watching(Generic[T]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._watch is not None:
             self._watch.abandon("its context was left")
 

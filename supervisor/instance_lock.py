@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Self, final
 
 import msgspec
@@ -52,12 +51,7 @@ class InstanceLock:
             raise UnsafeDirectory(f"{self.path} cannot be written: {error}") from error
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._release()
 
     def _sign(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models import qwen3, qwen3_next
+from mlx_lm.models import qwen3, qwen3_5, qwen3_next
 
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import LoadBody
@@ -207,6 +207,6 @@ def test_a_dropped_model_leaves_no_claim(pair: LoadBody) -> None:
 def test_modules_used_are_covered() -> None:
     """The fingerprint sees the classes these families hook."""
     seen = everything()
-    assert ("mlx_lm.models.qwen3_5.GatedDeltaNet", "__call__") in seen
+    assert (f"{qwen3_5.__name__}.GatedDeltaNet", "__call__") in seen
     assert seen["mlx_lm.models.qwen3", "TransformerBlock"] is qwen3.TransformerBlock
     assert seen["mlx_lm.models.qwen3_5", "Attention"] is qwen3_next.Qwen3NextAttention

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar
 
 import zmq
@@ -129,12 +128,7 @@ class ScriptedDaemon:
         assert self._ready.wait(WAIT_S)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopping = True
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive()

@@ -10,7 +10,7 @@ import numpy as np
 
 from dflashd.worker.cache.disk import DiskSettings
 from dflashd.worker.cache.identity import CacheIdentity, Fingerprint
-from dflashd.worker.cache.layers import LayerState
+from dflashd.worker.cache.layer_state import LayerState
 from dflashd.worker.cache.snapshot import Snapshot
 
 FINGERPRINT = Fingerprint(

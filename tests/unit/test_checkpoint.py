@@ -14,13 +14,12 @@ from hypothesis import example, given, settings, strategies as st
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.worker.checkpoints.draft_config import (
     DraftConfig,
-    TargetShape,
-    check_pair,
     default_target_layer_ids,
     draft_config,
-    is_draft,
-    read_config,
 )
+from dflashd.worker.checkpoints.draft_kinds import is_draft
+from dflashd.worker.checkpoints.fields import read_config
+from dflashd.worker.checkpoints.target_shape import TargetShape, check_pair
 
 FLAT: dict[str, Any] = {
     "architectures": ["DFlashDraftModel"],

@@ -20,8 +20,10 @@ from safetensors.numpy import (  # pyright: ignore[reportMissingTypeStubs]
 )
 
 from dflashd.protocol.errors import DflashError, ErrorCode
-from dflashd.worker.checkpoints.draft_config import DraftConfig, draft_config, read_config
-from dflashd.worker.decoding.draft import DraftModel, load_draft
+from dflashd.worker.checkpoints.draft_config import DraftConfig, draft_config
+from dflashd.worker.checkpoints.fields import read_config
+from dflashd.worker.decoding.draft import DraftModel
+from dflashd.worker.decoding.draft_weights import load_draft
 
 from ..tiny import make_draft
 from .reference_draft import Array, Weights, draft_rows, random_weights

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from .. import module_graph
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("protocol", "supervisor", "worker")
 HEAVY = {"mlx", "mlx_lm", "transformers", "tokenizers", "huggingface_hub", "numpy"}
@@ -71,3 +73,8 @@ def test_every_draft_is_installed():
     assert (drafts / "PROVENANCE.md").is_file()
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert "drafts/**/*" in data["package-data"]["dflashd.worker"]
+
+
+def test_the_drawn_architecture_is_the_real_one():
+    """The picture in docs/architecture.md shows the folders' imports as they are."""
+    assert module_graph.drawn() == module_graph.drawing(), "python -m tests.module_graph draws it"

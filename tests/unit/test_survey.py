@@ -6,13 +6,13 @@ import pytest
 
 from dflashd.supervisor.survey import models, shapes
 from dflashd.supervisor.survey.written import name_of
-from dflashd.worker.checkpoints import draft_config as checkpoint, embedded
+from dflashd.worker.checkpoints import draft_kinds, embedded
 
 
 def test_supervisor_and_worker_know_the_same_drafts() -> None:
     """A kind of draft that one side learns, the other knows too."""
-    assert shapes.DRAFTS == checkpoint.DRAFT_ARCHITECTURES
-    assert set(shapes.OTHER_DRAFTS) == set(checkpoint.UNSUPPORTED_MARKS)
+    assert shapes.DRAFTS == draft_kinds.DRAFT_ARCHITECTURES
+    assert set(shapes.OTHER_DRAFTS) == set(draft_kinds.UNSUPPORTED_MARKS)
     assert models.EMBEDDED_TARGET in embedded.TARGETS
 
 

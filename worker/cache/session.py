@@ -13,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 
 from .boundaries import boundaries, pass_end
-from .layers import LayerState
+from .layer_state import LayerState
 from .manager import CacheManager, Hit, HitKind
 from .prefixes import LEAST_TOKENS, Query
 from .snapshot import Snapshot

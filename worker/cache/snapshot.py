@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import mlx.core as mx
 import numpy as np
 
-from .layers import LayerState
+from .layer_state import LayerState
 from .prefixes import Candidate, Tokens
 
 MOST_LOGITS = 4

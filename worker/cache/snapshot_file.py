@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import mlx.core as mx
 import numpy as np
 
-from .layers import LayerState
+from .layer_state import LayerState
 from .prefixes import Candidate
 from .snapshot import Snapshot
 

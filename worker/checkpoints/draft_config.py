@@ -6,25 +6,13 @@ The raw JSON is read, never a transformers config class: those drop fields such 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ...protocol.errors import DflashError, ErrorCode
+from .draft_kinds import ASSISTANT, VERSION_2, architectures, refuse_other_kinds
 from .fields import Fields, shown
 
-SUPPORTED = "DFlashDraftModel, DFlash2DraftModel and MuseGlimmerAssistantModel checkpoints"
-VERSION_2 = "DFlash2DraftModel"
-ASSISTANT = "MuseGlimmerAssistantModel"
-DRAFT_ARCHITECTURES = frozenset({"DFlashDraftModel", VERSION_2, ASSISTANT})
-UNSUPPORTED_MARKS = {
-    "DFlashLaguna": "a Laguna draft",
-    "DSpark": "a DSpark draft",
-    "Domino": "a Domino draft",
-}
-"""What an architecture's name holds if it is a draft of a kind we cannot run: these exist for
-several target families, each with a prefix or suffix of its own."""
 DEFAULT_ROPE_THETA = 10_000.0
 DEFAULT_BLOCK_TOKENS = 16
 MOST_DRAFT_LAYERS = 256
@@ -79,50 +67,13 @@ class DraftConfig:
         return self.layer_types[layer] == "sliding_attention" and self.is_causal is not False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetShape:
-    """What a draft must agree with."""
-
-    name: str
-    hidden_size: int
-    vocab_size: int
-    num_layers: int
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The folder's ``config.json``.
-
-    Raises:
-        DflashError: not_found when there is none, load_failed when it is not a JSON object.
-    """
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DflashError(
-            ErrorCode.not_found, f"{folder} has no config.json: it is not a model folder"
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise DflashError(ErrorCode.load_failed, f"{path} cannot be read: {error}") from None
-    if not isinstance(config, dict):
-        raise DflashError(ErrorCode.load_failed, f"{path} is not a JSON object")
-    return config  # pyright: ignore[reportUnknownVariableType]
-
-
-def is_draft(config: dict[str, Any]) -> bool:
-    """Whether this is a draft of any kind, supported or not: never a model of its own."""
-    return "dflash_config" in config or any(
-        name in DRAFT_ARCHITECTURES or _unsupported_kind(name) for name in _architectures(config)
-    )
-
-
 def draft_config(config: dict[str, Any], where: str) -> DraftConfig:
     """Read the draft's shape from its raw configuration; ``where`` names it in errors.
 
     Raises:
         DflashError: unsupported for a checkpoint of another kind, load_failed for a broken one.
     """
-    _refuse_other_kinds(config, where)
+    refuse_other_kinds(config, where)
     try:
         return _parse(config)
     except KeyError as error:
@@ -135,39 +86,6 @@ def draft_config(config: dict[str, Any], where: str) -> DraftConfig:
         ) from None
 
 
-def check_pair(draft: DraftConfig, target: TargetShape, where: str) -> None:
-    """Refuse a draft that was made for another target, naming the first mismatch.
-
-    Raises:
-        DflashError: load_failed.
-    """
-    deepest = max(draft.target_layer_ids)
-    mismatches = (
-        ("hidden size", draft.hidden_size, target.hidden_size),
-        ("vocabulary", draft.vocab_size, target.vocab_size),
-        ("number of target layers", draft.num_target_layers, target.num_layers),
-    )
-    for what, expected, actual in mismatches:
-        if expected not in (0, actual):
-            raise DflashError(
-                ErrorCode.load_failed,
-                f"draft {where} does not fit target {target.name}: it was trained for {what} "
-                f"{expected}, the target has {actual}; use the draft made for this target",
-            )
-    if deepest >= target.num_layers:
-        raise DflashError(
-            ErrorCode.load_failed,
-            f"draft {where} reads layer {deepest}, target {target.name} has layers "
-            f"0 to {target.num_layers - 1}; use the draft made for this target",
-        )
-    if draft.mask_token_id >= target.vocab_size:
-        raise DflashError(
-            ErrorCode.load_failed,
-            f"draft {where}: mask_token_id {draft.mask_token_id} is outside the vocabulary of "
-            f"{target.name}; use the draft made for this target",
-        )
-
-
 def default_target_layer_ids(num_target_layers: int, num_draft_layers: int) -> tuple[int, ...]:
     """The layers a checkpoint means when it names none."""
     if num_draft_layers == 1:
@@ -176,51 +94,13 @@ def default_target_layer_ids(num_target_layers: int, num_draft_layers: int) -> t
     return tuple(round(1 + i * span / (num_draft_layers - 1)) for i in range(num_draft_layers))
 
 
-def _architectures(config: dict[str, Any]) -> list[str]:
-    names: Any = config.get("architectures")
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-
-
-def _unsupported_kind(architecture: str) -> str | None:
-    kinds = (kind for mark, kind in UNSUPPORTED_MARKS.items() if mark in architecture)
-    return next(kinds, None)
-
-
-def _refuse_other_kinds(config: dict[str, Any], where: str) -> None:
-    names = _architectures(config)
-    for name in names:
-        if kind := _unsupported_kind(name):
-            raise DflashError(
-                ErrorCode.unsupported,
-                f"draft {where} is {kind} ({shown(name)}); supported are {SUPPORTED}",
-            )
-    if "use_swa" in config:
-        raise DflashError(
-            ErrorCode.unsupported,
-            f"draft {where} is a ModelOpt export (it has use_swa); supported are {SUPPORTED}",
-        )
-    if config.get("quantization_config") and not config.get("quantization"):
-        raise DflashError(
-            ErrorCode.unsupported,
-            f"draft {where} is quantised for other software; supported are {SUPPORTED}, dense or "
-            "as mlx-lm quantises",
-        )
-    if not DRAFT_ARCHITECTURES & set(names):
-        kind = names or config.get("model_type") or "nothing known"
-        raise DflashError(
-            ErrorCode.unsupported,
-            f"draft {where} is not a DFlash draft ({shown(kind)}); supported are {SUPPORTED}. "
-            "A full model belongs under 'target'",
-        )
-
-
 def _parse(config: dict[str, Any]) -> DraftConfig:
     top = Fields(config)
     nested = Fields(top.section("dflash_config"), config)
     layers = top.whole("num_hidden_layers", most=MOST_DRAFT_LAYERS)
     hidden = top.whole("hidden_size")
     heads = top.whole("num_attention_heads")
-    names = _architectures(config)
+    names = architectures(config)
     assistant = ASSISTANT in names
     ids = nested.wholes("target_layer_ids")
     num_target_layers = nested.whole("num_target_layers", 0 if assistant and ids else None)

@@ -1,10 +1,14 @@
-"""Typed reads of a raw JSON configuration, in which any field may hold anything."""
+"""A model folder's raw JSON configuration, in which any field may hold anything, read as types."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
+
+from ...protocol.errors import DflashError, ErrorCode
 
 Number = TypeVar("Number", int, float)
 
@@ -80,6 +84,26 @@ class Fields:
         if not isinstance(value, dict):
             raise _unusable(key, "a JSON object", value)
         return value
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The folder's ``config.json``.
+
+    Raises:
+        DflashError: not_found when there is none, load_failed when it is not a JSON object.
+    """
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DflashError(
+            ErrorCode.not_found, f"{folder} has no config.json: it is not a model folder"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DflashError(ErrorCode.load_failed, f"{path} cannot be read: {error}") from None
+    if not isinstance(config, dict):
+        raise DflashError(ErrorCode.load_failed, f"{path} is not a JSON object")
+    return config  # pyright: ignore[reportUnknownVariableType]
 
 
 def shown(value: object) -> str:

@@ -10,7 +10,9 @@ from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import LoadBody
 from ...protocol.paths import cache_dir
 from .digest import MEMO, Report, folder_digest, folder_marks
-from .draft_config import DraftConfig, draft_config, is_draft, read_config
+from .draft_config import DraftConfig, draft_config
+from .draft_kinds import is_draft
+from .fields import read_config
 from .sources import resolve
 
 DEFAULT_CONTEXT_TOKENS = 8192

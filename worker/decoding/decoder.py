@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
 
-from ..cache.layers import LayerState, capture_all, restore_all
+from ..cache.layer_state import LayerState
+from ..cache.layers import capture_all, restore_all
 from ..targets.target import Target
 from .acceptance import judge
 from .drafting import Drafter

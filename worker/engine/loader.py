@@ -18,7 +18,7 @@ from ..checkpoints.digest import Report, combined_digest, tokenizer_digest
 from ..checkpoints.draft_config import DraftConfig
 from ..checkpoints.folders import Checkpoint, Checkpoints, find
 from ..checkpoints.weights import cast, dtype_name, evaluate, fits_float32, wanted_dtype
-from ..decoding.draft import load_draft
+from ..decoding.draft_weights import load_draft
 from ..decoding.drafting import Drafter
 from ..decoding.sampling import Sampler
 from ..hooks.guard import GUARD

@@ -10,7 +10,8 @@ import mlx.core as mx
 
 from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import LoadBody
-from ..checkpoints.draft_config import DraftConfig, TargetShape, check_pair
+from ..checkpoints.draft_config import DraftConfig
+from ..checkpoints.target_shape import TargetShape, check_pair
 from ..decoding.drafting import Drafter
 from ..targets import supported_families, why_no_drafts
 from ..targets.target import Target

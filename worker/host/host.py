@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, final
 
 from ...protocol.ask import GenerateOptions, deadline_ms, generate_body, generate_frames
@@ -230,12 +229,7 @@ class Host:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
     # --- for its answers ---------------------------------------------------------------------

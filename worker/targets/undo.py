@@ -17,7 +17,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
-from ..cache.layers import detached
+from ..cache.layer_kinds import detached
 from ..hooks.instances import InstanceHooks, Observer
 
 Caches = list[Any]
