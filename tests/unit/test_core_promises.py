@@ -15,6 +15,7 @@ from dflashd.protocol.messages import (
     Cancel,
     Chunk,
     Done,
+    Event as Told,
     Failed,
     Generate,
     Header,
@@ -22,6 +23,7 @@ from dflashd.protocol.messages import (
     LoadedBody,
     LoadFailed,
     Pong,
+    Progress,
     Register,
     Retire,
     Spawn,
@@ -359,6 +361,74 @@ def test_worker_that_cannot_be_reached_is_lost() -> None:
     assert bench.give(WorkerUnreachable(worker="a", epoch=1)) == []
     assert bench.exit(-9)
     assert (bench.worker.state, bench.worker.cause) == ("backoff", "unreachable")
+
+
+def test_load_lasts_as_long_as_it_moves() -> None:
+    """Progress feeds the stall timer, its repetition does not; then the worker is lost."""
+    bench = Bench(load_stall_s=10, loading_pong_timeout_s=1000)
+    id = bench.generate(b"1")
+    bench.start()
+    for done in (1, 2, 3):
+        bench.pass_time(9)
+        bench.says(Progress(epoch=1, model="a", stage="weights", done=done, total=9, unit="bytes"))
+    bench.pass_time(5)
+    bench.says(Progress(epoch=1, model="a", stage="weights", done=3, total=9, unit="bytes"))
+    bench.pass_time(4.5)
+    model = bench.core.state.models["a"]
+    assert (model.state, model.stage, model.stage_done, model.stage_total) == (
+        "loading",
+        "weights",
+        3,
+        9,
+    )
+    failed = to_clients(bench.pass_time(0.5), Failed)
+    assert (bench.worker.state, bench.worker.cause) == ("lost", "load_stalled")
+    assert failed == [], "who waits is served by the next incarnation"
+    bench.exit()
+    assert (model.state, model.stage, model.stage_done, model.stage_total) == ("absent", "", 0, 0)
+    assert [h.code for h in to_clients(bench.heard, Failed) if h.id == id] == []
+
+
+def test_progress_is_told_at_a_bearable_pace() -> None:
+    """A new stage and a whole one are told at once, steps between them ten times a second."""
+    bench = Bench()
+    bench.client(Spawn(id=b"S" * 16, model="a"), peer=OWNER)
+    waiting = bench.generate(b"1")
+    bench.start()
+
+    def told(stage: str, done: int, after_s: float = 0.0) -> int:
+        bench.now += after_s
+        header = Progress(epoch=1, model="a", stage=stage, done=done, total=9, unit="bytes")
+        events = to_clients(bench.says(header), Told)
+        assert {(e.name, e.stage, e.done, e.total, e.unit) for e in events} <= {
+            ("progress", stage, done, 9, "bytes")
+        }
+        assert {e.id for e in events} in (set(), {b"S" * 16, waiting})
+        return len(events)
+
+    assert told("weights", 0) == 2
+    assert told("weights", 1, 0.05) == 0
+    assert told("weights", 2, 0.05) == 2
+    assert told("weights", 2, 5) == 0
+    assert told("weights", 9, 0.01) == 2
+    assert told("draft", 1, 0.01) == 2
+    assert bench.says(Progress(epoch=1, model="b", stage="s", done=1, total=9, unit="u")) == []
+
+
+def test_failed_load_is_forgotten_when_the_next_succeeds() -> None:
+    """What once went wrong is not shown beside a model that is there, nor counted against it."""
+    bench = Bench()
+    bench.client(Spawn(id=b"S" * 16, model="a"), peer=OWNER)
+    bench.start()
+    bench.says(LoadFailed(epoch=1, model="a", code=ErrorCode.load_failed, message="no file"))
+    model = bench.core.state.models["a"]
+    assert (model.state, model.reason, len(model.failures)) == ("backoff", "no file", 1)
+    bench.exit(0)
+    bench.generate(b"1")
+    bench.pass_time(1)
+    bench.start()
+    bench.load()
+    assert (model.state, model.reason, model.failures) == ("ready", "", [])
 
 
 def test_stop_escalates_to_sigterm_and_sigkill_and_repeats() -> None:

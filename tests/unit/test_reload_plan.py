@@ -80,7 +80,7 @@ def test_what_a_worker_was_given_replaces_the_model(
 
 
 def test_one_key_of_the_load_is_enough_to_replace() -> None:
-    """Among keys that change in place one that its worker was given decides; long values are cut."""
+    """Among keys that change in place one of the load decides; long values are cut."""
     found = plan(config(model()), config(model(f"pinned = true\ndraft = '{'d' * 2000}'")))
     assert found.models[0].fate == "replaced"
     shown = {change.key: change.after for change in found.models[0].keys}
