@@ -15,9 +15,9 @@ from dflashd.protocol.messages import (
     Unload,
 )
 from dflashd.supervisor.core.events import ClientSent, ModelInspected
-from dflashd.supervisor.core.facts import ModelFacts
+from dflashd.supervisor.core.facts import PROCESS_BYTES, ModelFacts
 
-from .core_bench import OWNER, CoreBench
+from .core_bench import GIB, OWNER, CoreBench
 
 
 def test_idle_model_makes_room_and_is_fenced_first() -> None:
@@ -341,6 +341,20 @@ def test_overload_tells_a_time_that_was_measured() -> None:
     refused = bench.answer(ids[-1])
     assert refused.code is ErrorCode.overloaded
     assert refused.retry_after_s == 20.0
+
+
+def test_worker_counts_at_least_what_its_loads_have_reported() -> None:
+    """Until it is measured anew a worker holds what its models said, or the more it was seen to."""
+    bench = CoreBench({"a": 1, "b": 1}, pool=4)
+    bench.slow |= {"a", "b"}
+    bench.spawn("a")
+    bench.spawn("b")
+    bench.pong("b", memory=2)
+    bench.loaded("a", "a")
+    bench.loaded("b", "b")
+    workers = bench.core.state.workers
+    assert workers["a"].memory_bytes == GIB
+    assert workers["b"].memory_bytes == 2 * GIB + PROCESS_BYTES // 2
 
 
 def test_guess_ends_with_the_load() -> None:

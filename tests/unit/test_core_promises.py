@@ -28,6 +28,7 @@ from dflashd.protocol.messages import (
     Retire,
     Spawn,
     Stop,
+    Unloaded,
 )
 from dflashd.supervisor.config.limits import Limits
 from dflashd.supervisor.config.model_section import ModelSection
@@ -387,6 +388,32 @@ def test_load_lasts_as_long_as_it_moves() -> None:
     bench.exit()
     assert (model.state, model.stage, model.stage_done, model.stage_total) == ("absent", "", 0, 0)
     assert [h.code for h in to_clients(bench.heard, Failed) if h.id == id] == []
+
+
+def test_word_about_a_model_that_is_not_where_it_says_is_dropped() -> None:
+    """A load that is told twice, an unload nobody ordered and a foreign model change nothing."""
+    bench = Bench()
+    bench.ready()
+    model = bench.core.state.models["a"]
+    assert bench.load() == []
+    assert bench.says(Unloaded(epoch=1, model="a")) == []
+    late = LoadFailed(epoch=1, model="a", code=ErrorCode.internal, message="m")
+    assert bench.says(late) == []
+    assert bench.says(Loaded(epoch=1, model="b"), LOADED) == []
+    assert bench.core.state.counters["stale_dropped"] == 4
+    assert (model.state, model.loads, model.unloads) == ("ready", 1, 0)
+
+
+def test_load_with_an_unreadable_report_costs_the_worker() -> None:
+    """A worker that speaks another language about what it loaded is not served from."""
+    bench = Bench()
+    bench.generate(b"1")
+    bench.start()
+    effects = bench.says(Loaded(epoch=1, model="a"), b"\xff")
+    assert to_worker(effects, Assign) == []
+    assert (bench.worker.state, bench.worker.cause) == ("lost", "broke_protocol")
+    assert "cannot be read" in bench.worker.reason
+    assert bench.core.state.counters["worker_protocol_errors"] == 1
 
 
 def test_progress_is_told_at_a_bearable_pace() -> None:
