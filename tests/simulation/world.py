@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from dflashd.protocol.messages import Accepted, Reloaded
+from dflashd.protocol.messages import Reloaded
 from dflashd.supervisor.core.effects import (
     AdoptConfig,
     Effect,
@@ -75,17 +75,6 @@ PATIENCE_STEPS = 4000
 """Quiet steps within which everything must have come to its end."""
 
 
-def is_news(effect: Effect) -> bool:
-    """What is told whenever somebody looks: that we slept, or other words for the same wait."""
-    match effect:
-        case Note(name="paused"):
-            return True
-        case SendToClient(header=Accepted(position=position)):
-            return position > 0
-        case _:
-            return False
-
-
 class World:
     """Takes steps; a broken promise is an AssertionError at the step that broke it."""
 
@@ -131,8 +120,10 @@ class World:
         models = self.state.models.values()
         self.drained = {model.name for model in models if model.state is Residency.draining}
         early = isinstance(event, TimePassed) and self.now < self.core.next_deadline()
+        # Who waits for memory is looked at with each tick: workers may have grown since the last.
+        early = early and not self.state.callers
         effects = self.core.handle(event, self.now)
-        did = [effect for effect in effects if not is_news(effect)]
+        did = [e for e in effects if not (isinstance(e, Note) and e.name == "paused")]
         assert not (early and did), f"time did something before it was due: {did[0]}"
         for effect in effects:
             self.obey(effect)

@@ -83,3 +83,19 @@ def test_crash_of_a_group_during_one_retire_brings_the_others_back() -> None:
     bench.generate("b")
     bench.pass_time(2)
     assert bench.resident() == {"b"}
+
+
+def test_model_that_is_not_unloaded_in_time_costs_its_worker() -> None:
+    """A worker that keeps a model it was told to give up is killed: its memory is needed."""
+    sections = {"a": GROUP, "b": GROUP}
+    bench = CoreBench({"a": 1, "b": 1}, pool=4, sections=sections, unload_timeout_s=5)
+    bench.spawn("a")
+    bench.spawn("b")
+    bench.slow.add("a")
+    bench.retire("a")
+    bench.pass_time(4.5)
+    assert bench.state("a") == "unloading"
+    bench.pass_time(0.5)
+    worker = bench.core.state.workers["g"]
+    assert (worker.state, worker.cause) == ("lost", "unload_timeout")
+    assert bench.killed() == ["g"]

@@ -14,9 +14,10 @@ from dflashd.protocol.messages import (
     Status,
     Unload,
 )
-from dflashd.supervisor.core.events import ClientSent
+from dflashd.supervisor.core.events import ClientSent, ModelInspected
+from dflashd.supervisor.core.facts import PROCESS_BYTES, ModelFacts
 
-from .core_bench import OWNER, CoreBench
+from .core_bench import GIB, OWNER, CoreBench
 
 
 def test_idle_model_makes_room_and_is_fenced_first() -> None:
@@ -140,8 +141,8 @@ def test_younger_calls_do_not_take_the_room_made_for_an_older_one() -> None:
 
 
 def test_who_only_waits_lets_others_pass() -> None:
-    """A small model loads past one that is kept out by a busy one, also if that made room before."""
-    bench = CoreBench({"a": 3, "b": 3, "small": 1, "tiny": 0.5}, pool=4)
+    """A small model loads past one that a busy one keeps out, also if that made room before."""
+    bench = CoreBench({"a": 3, "b": 3, "small": 1}, pool=4)
     bench.spawn("a")
     bench.pass_time(3)
     bench.done(bench.generate("b"))
@@ -340,6 +341,31 @@ def test_overload_tells_a_time_that_was_measured() -> None:
     refused = bench.answer(ids[-1])
     assert refused.code is ErrorCode.overloaded
     assert refused.retry_after_s == 20.0
+
+
+def test_worker_counts_at_least_what_its_loads_have_reported() -> None:
+    """Until it is measured anew a worker holds what its models said, or the more it was seen to."""
+    bench = CoreBench({"a": 1, "b": 1}, pool=4)
+    bench.slow |= {"a", "b"}
+    bench.spawn("a")
+    bench.spawn("b")
+    bench.pong("b", memory=2)
+    bench.loaded("a", "a")
+    bench.loaded("b", "b")
+    workers = bench.core.state.workers
+    assert workers["a"].memory_bytes == GIB
+    assert workers["b"].memory_bytes == 2 * GIB + PROCESS_BYTES // 2
+
+
+def test_guess_ends_with_the_load() -> None:
+    """What was counted as half the pool counts as what its worker reports, once it is there."""
+    bench = CoreBench({"a": 1, "b": 2.5}, pool=4)
+    bench.slow.add("inspect a")
+    bench.spawn("a")
+    bench.give(ModelInspected(model="a", facts=ModelFacts(unknown="not on the disk")))
+    bench.pass_time(3)
+    bench.spawn("b")
+    assert bench.resident() == {"a", "b"}
 
 
 def test_disk_that_does_not_answer_keeps_no_model_out() -> None:

@@ -15,6 +15,7 @@ from dflashd.protocol.messages import (
     Cancel,
     Chunk,
     Done,
+    Event as Told,
     Failed,
     Generate,
     Header,
@@ -23,10 +24,12 @@ from dflashd.protocol.messages import (
     LoadFailed,
     Pin,
     Pong,
+    Progress,
     Register,
     Retire,
     Spawn,
     Stop,
+    Unloaded,
 )
 from dflashd.supervisor.config.limits import Limits
 from dflashd.supervisor.config.model_section import ModelSection
@@ -313,7 +316,7 @@ def test_failed_load_answers_with_the_workers_reason_and_stops_it() -> None:
 def test_how_a_worker_ended_is_a_word_and_a_sentence(
     status: int, cause: str, sentence: str
 ) -> None:
-    """Its status and, where its log's last line tells of trouble, its last words are told to all."""
+    """Its status and, where the last line of its log tells of trouble, that line are told."""
     bench = Bench()
     bench.ready()
     id = bench.generate(b"1")
@@ -377,6 +380,100 @@ def test_worker_that_cannot_be_reached_is_lost() -> None:
     assert (bench.worker.state, bench.worker.cause) == ("backoff", "unreachable")
 
 
+def test_load_lasts_as_long_as_it_moves() -> None:
+    """Progress feeds the stall timer, its repetition does not; then the worker is lost."""
+    bench = Bench(load_stall_s=10, loading_pong_timeout_s=1000)
+    id = bench.generate(b"1")
+    bench.start()
+    for done in (1, 2, 3):
+        bench.pass_time(9)
+        bench.says(Progress(epoch=1, model="a", stage="weights", done=done, total=9, unit="bytes"))
+    bench.pass_time(5)
+    bench.says(Progress(epoch=1, model="a", stage="weights", done=3, total=9, unit="bytes"))
+    bench.pass_time(4.5)
+    model = bench.core.state.models["a"]
+    assert (model.state, model.stage, model.stage_done, model.stage_total) == (
+        "loading",
+        "weights",
+        3,
+        9,
+    )
+    failed = to_clients(bench.pass_time(0.5), Failed)
+    assert (bench.worker.state, bench.worker.cause) == ("lost", "load_stalled")
+    assert failed == [], "who waits is served by the next incarnation"
+    bench.exit()
+    assert (model.state, model.stage, model.stage_done, model.stage_total) == ("absent", "", 0, 0)
+    assert [h.code for h in to_clients(bench.heard, Failed) if h.id == id] == []
+
+
+def test_word_about_a_model_that_is_not_where_it_says_is_dropped() -> None:
+    """A load that is told twice, an unload nobody ordered and a foreign model change nothing."""
+    bench = Bench()
+    bench.ready()
+    model = bench.core.state.models["a"]
+    assert bench.load() == []
+    assert bench.says(Unloaded(epoch=1, model="a")) == []
+    late = LoadFailed(epoch=1, model="a", code=ErrorCode.internal, message="m")
+    assert bench.says(late) == []
+    assert bench.says(Loaded(epoch=1, model="b"), LOADED) == []
+    assert bench.core.state.counters["stale_dropped"] == 4
+    assert (model.state, model.loads, model.unloads) == ("ready", 1, 0)
+
+
+def test_load_with_an_unreadable_report_costs_the_worker() -> None:
+    """A worker that speaks another language about what it loaded is not served from."""
+    bench = Bench()
+    bench.generate(b"1")
+    bench.start()
+    effects = bench.says(Loaded(epoch=1, model="a"), b"\xff")
+    assert to_worker(effects, Assign) == []
+    assert (bench.worker.state, bench.worker.cause) == ("lost", "broke_protocol")
+    assert "cannot be read" in bench.worker.reason
+    assert bench.core.state.counters["worker_protocol_errors"] == 1
+
+
+def test_progress_is_told_at_a_bearable_pace() -> None:
+    """A new stage and a whole one are told at once, steps between them ten times a second."""
+    bench = Bench()
+    bench.client(Spawn(id=b"S" * 16, model="a"), peer=OWNER)
+    waiting = bench.generate(b"1")
+    bench.start()
+
+    def told(stage: str, done: int, after_s: float = 0.0) -> int:
+        bench.now += after_s
+        header = Progress(epoch=1, model="a", stage=stage, done=done, total=9, unit="bytes")
+        events = to_clients(bench.says(header), Told)
+        assert {(e.name, e.stage, e.done, e.total, e.unit) for e in events} <= {
+            ("progress", stage, done, 9, "bytes")
+        }
+        assert {e.id for e in events} in (set(), {b"S" * 16, waiting})
+        return len(events)
+
+    assert told("weights", 0) == 2
+    assert told("weights", 1, 0.05) == 0
+    assert told("weights", 2, 0.05) == 2
+    assert told("weights", 2, 5) == 0
+    assert told("weights", 9, 0.01) == 2
+    assert told("draft", 1, 0.01) == 2
+    assert bench.says(Progress(epoch=1, model="b", stage="s", done=1, total=9, unit="u")) == []
+
+
+def test_failed_load_is_forgotten_when_the_next_succeeds() -> None:
+    """What once went wrong is not shown beside a model that is there, nor counted against it."""
+    bench = Bench()
+    bench.client(Spawn(id=b"S" * 16, model="a"), peer=OWNER)
+    bench.start()
+    bench.says(LoadFailed(epoch=1, model="a", code=ErrorCode.load_failed, message="no file"))
+    model = bench.core.state.models["a"]
+    assert (model.state, model.reason, len(model.failures)) == ("backoff", "no file", 1)
+    bench.exit(0)
+    bench.generate(b"1")
+    bench.pass_time(1)
+    bench.start()
+    bench.load()
+    assert (model.state, model.reason, model.failures) == ("ready", "", [])
+
+
 def test_stop_escalates_to_sigterm_and_sigkill_and_repeats() -> None:
     """Polite stop, SIGTERM, SIGKILL, each after its own time; SIGKILL is repeated."""
     bench = Bench()
@@ -385,6 +482,23 @@ def test_stop_escalates_to_sigterm_and_sigkill_and_repeats() -> None:
     signals = [e.signal for e in bench.pass_time(21) if isinstance(e, SignalProcess)]
     assert signals == ["terminate", "kill", "kill", "kill"]
     assert to_clients(bench.exit(), Done)[0].id == b"R" * 16
+    assert bench.core.state.counters["workers_killed"] == 3
+    bench.ready()
+    assert to_worker(bench.client(Retire(id=b"Q" * 16, model="a"), b"", OWNER), Stop)
+    until_s = bench.core.state.limits.stop_timeout_s
+    signals = [e.signal for e in bench.pass_time(until_s) if isinstance(e, SignalProcess)]
+    assert signals == ["terminate"], "the next incarnation is asked politely again"
+
+
+def test_who_waits_in_silence_is_told_again_where_it_stands() -> None:
+    """Each waiting request hears its own position and what it waits for, at a steady pace."""
+    bench = Bench(keepalive_s=5)
+    ids = [bench.generate(name) for name in (b"1", b"2", b"3")]
+    bench.pass_time(4.5)
+    told = to_clients(bench.pass_time(0.5), Accepted)
+    assert [(h.id, h.position) for h in told] == [(id, n) for n, id in enumerate(ids, start=1)]
+    assert {h.waits_for for h in told} == {"the worker of a is starting"}
+    assert to_clients(bench.pass_time(4.5), Accepted) == []
 
 
 def test_drain_serves_what_was_accepted_before_and_nothing_later() -> None:

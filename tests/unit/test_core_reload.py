@@ -259,6 +259,8 @@ def test_stop_leaves_a_process_that_no_kill_ends() -> None:
     limits = bench.core.state.limits
     bench.give(ShutdownAsked())
     polite_s = limits.stop_timeout_s + limits.terminate_timeout_s
-    effects = bench.pass_time(polite_s + KILLS_BEFORE_LEAVING * limits.kill_timeout_s)
+    early = bench.pass_time(polite_s + (KILLS_BEFORE_LEAVING - 1) * limits.kill_timeout_s - 0.5)
+    assert StopServing() not in early
+    effects = bench.pass_time(limits.kill_timeout_s + 0.5)
     assert StopServing() in effects
     assert "worker_left_behind" in [e.name for e in effects if isinstance(e, Note)]

@@ -46,6 +46,7 @@ def test_added_and_removed_models_are_named() -> None:
     """A section that appears is added, one that disappears is removed."""
     found = plan(config(model()), config(model(name="b")))
     assert [(m.name, m.fate) for m in found.models] == [("b", "added"), ("a", "removed")]
+    assert [m.name for m in found.of("removed", "kept")] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,14 @@ def test_what_a_worker_was_given_replaces_the_model(
     found = plan(config(model()), config(model(line)))
     assert found.models[0].fate == "replaced"
     assert found.models[0].keys == (KeyChange(key=key, before=before, after=after),)
+
+
+def test_one_key_of_the_load_is_enough_to_replace() -> None:
+    """Among keys that change in place one of the load decides; long values are cut."""
+    found = plan(config(model()), config(model(f"pinned = true\ndraft = '{'d' * 2000}'")))
+    assert found.models[0].fate == "replaced"
+    shown = {change.key: change.after for change in found.models[0].keys}
+    assert shown == {"pinned": "true", "draft": '"' + "d" * 999}
 
 
 def test_every_key_of_a_model_is_the_worker_s_or_the_supervisor_s() -> None:

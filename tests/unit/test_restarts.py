@@ -17,4 +17,4 @@ def test_pauses_grow_up_to_a_limit_and_end() -> None:
 
 def test_old_failures_are_forgotten() -> None:
     """Only failures inside the window count."""
-    assert recent([0.0, 5.0, 12.0], 14.0, LIMITS) == [5.0, 12.0, 14.0]
+    assert recent([0.0, 4.0, 5.0, 12.0], 14.0, LIMITS) == [5.0, 12.0, 14.0]

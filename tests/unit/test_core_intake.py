@@ -1,0 +1,198 @@
+"""What a client may ask, what it is refused, and what becomes of it when the client goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dflashd.protocol.errors import ErrorCode
+from dflashd.protocol.messages import (
+    AddCredit,
+    Assign,
+    Cancel,
+    Chunk,
+    Done,
+    Failed,
+    Generate,
+    LoadFailed,
+)
+from dflashd.supervisor.core.events import (
+    ClientErred,
+    ClientOverflowed,
+    ClientVanished,
+    Peer,
+    ShutdownAsked,
+)
+
+from .test_core_promises import PEER, Bench, to_clients, to_worker
+
+STRANGER = Peer("requests", b"stranger")
+
+
+def refused(bench: Bench, **fields: Any) -> Failed:
+    """The answer to a request that is not accepted."""
+    header = Generate(**{"id": b"9" * 16, "model": "a", **fields})
+    [failed] = to_clients(bench.client(header), Failed)
+    return failed
+
+
+def test_id_in_use_is_refused_without_ending_whose_it_is() -> None:
+    """The refusal names no id: it would be taken for the end of the request that runs."""
+    bench = Bench()
+    bench.ready()
+    id = bench.generate(b"1")
+    failed = refused(bench, id=id)
+    assert (failed.id, failed.code) == (None, ErrorCode.bad_request)
+    assert to_clients(bench.says(Done(id=id, epoch=1)), Done)
+
+
+def test_unknown_model_is_named_with_the_nearest_that_is_known() -> None:
+    """A slip of the finger is answered with what may have been meant, and with all there is."""
+    bench = Bench()
+    assert refused(bench, model="aa").message == (
+        "no model aa is configured; did you mean a? (configured: a)"
+    )
+    assert refused(bench, model="zzz").message == "no model zzz is configured (configured: a)"
+    assert refused(bench, model="zzz").code is ErrorCode.not_found
+
+
+def test_what_is_down_is_refused_with_the_reason() -> None:
+    """Of a model or worker that was given up no request waits; the way back is told."""
+    bench = Bench()
+    bench.generate(b"1")
+    bench.start()
+    bench.says(LoadFailed(epoch=1, model="a", code=ErrorCode.unsupported, message="no such"))
+    bench.exit(0)
+    failed = refused(bench)
+    assert failed.code is ErrorCode.load_failed
+    assert failed.message == "model a is down: no such (`dflashctl spawn a` tries again)"
+    bench = Bench()
+    bench.ready()
+    bench.exit(78)
+    failed = refused(bench)
+    assert failed.code is ErrorCode.load_failed
+    assert "model a is down: found its configuration unusable" in failed.message
+
+
+def test_failed_load_that_is_tried_again_later_is_refused_with_the_time() -> None:
+    """Nobody waits for a try that is far away, be it the worker's or the model's own."""
+    bench = Bench(backoff_first_s=20, backoff_wait_s=5)
+    bench.generate(b"1")
+    bench.start()
+    bench.says(LoadFailed(epoch=1, model="a", code=ErrorCode.load_failed, message="no file"))
+    failed = refused(bench)
+    assert (failed.code, failed.retryable) == (ErrorCode.worker_restarting, True)
+    assert failed.retry_after_s == pytest.approx(20)
+    assert failed.message == "model a restarts in 20 s after a failure: no file"
+    bench.exit(0)
+    bench.pass_time(15)
+    bench.generate(b"2")
+    assert not [h for h in to_clients(bench.heard, Failed) if h.id == b"2" * 16]
+
+
+def test_stopping_daemon_takes_nothing_new() -> None:
+    """While what runs is finished, others are told to come back."""
+    bench = Bench()
+    bench.ready()
+    bench.generate(b"1")
+    bench.give(ShutdownAsked())
+    failed = refused(bench)
+    assert (failed.code, failed.retryable) == (ErrorCode.shutting_down, True)
+
+
+def test_credit_of_who_waits_comes_with_the_lease() -> None:
+    """Credit for a waiting request is kept for its worker; for others' or unknown ones ignored."""
+    bench = Bench()
+    id = bench.generate(b"1", credit=10)
+    bench.client(AddCredit(id=id, chunks=5), b"")
+    bench.client(AddCredit(id=id, chunks=7), b"", STRANGER)
+    bench.client(AddCredit(id=b"?" * 16, chunks=7), b"")
+    assert bench.core.state.counters["credits_ignored"] == 2
+    bench.start()
+    [assigned] = [h for h in to_worker(bench.load(), Assign) if h.id == id]
+    assert assigned.credit == 15
+    bench.client(AddCredit(id=id, chunks=60), b"")
+    assert bench.core.state.counters["credits_clamped"] == 1
+
+
+def test_cancel_of_who_waits_ends_it_at_once() -> None:
+    """A waiting request's cancel needs no worker; a stranger's cancel ends nothing."""
+    bench = Bench()
+    id = bench.generate(b"1")
+    assert bench.client(Cancel(id=id), b"", STRANGER) == []
+    assert bench.core.state.counters["cancels_ignored"] == 1
+    [failed] = to_clients(bench.client(Cancel(id=id), b""), Failed)
+    assert (failed.id, failed.code) == (id, ErrorCode.cancelled)
+    assert not bench.core.state.requests
+    assert (bench.core.state.queued, bench.core.state.queued_bytes) == (0, 0)
+
+
+def test_what_cannot_be_read_is_answered_to_who_sent_it() -> None:
+    """An error beside a request of somebody else, or of nobody, ends no request."""
+    bench = Bench()
+    bench.ready()
+    id = bench.generate(b"1")
+    for of in (id, None):
+        erred = ClientErred(peer=STRANGER, code=ErrorCode.protocol, message="what?", id=of)
+        [failed] = to_clients(bench.give(erred), Failed)
+        assert (failed.id, failed.code, failed.message) == (of, ErrorCode.protocol, "what?")
+    assert bench.core.state.counters["client_protocol_errors"] == 2
+    assert to_clients(bench.says(Done(id=id, epoch=1)), Done)
+
+
+def test_vanished_client_leaves_nothing_behind() -> None:
+    """What it asked is stopped unanswered, waiting and running; others' requests go on."""
+    bench = Bench(active_requests_per_worker=1)
+    bench.ready()
+    running, waiting = bench.generate(b"1"), bench.generate(b"2")
+    bench.client(Generate(id=b"3" * 16, model="a"), peer=STRANGER)
+    effects = bench.give(ClientVanished(peer=PEER))
+    assert [h.id for h in to_worker(effects, Cancel)] == [running]
+    assert to_clients(effects, Failed) == []
+    assert waiting not in bench.core.state.requests
+    assert bench.core.state.counters["requests_orphaned"] == 2
+    late = bench.says(Chunk(id=running, seq=0, epoch=1), b"x")
+    assert (late, bench.core.state.counters["chunks_late"]) == ([], 1)
+    effects = bench.says(Done(id=running, epoch=1))
+    assert to_clients(effects, Done) == []
+    assert [h.id for h in to_worker(effects, Assign)] == [b"3" * 16]
+    assert bench.core.state.counters["clients_vanished"] == 1
+
+
+def test_client_that_does_not_read_loses_all_it_asked_for() -> None:
+    """Its requests end as a slow consumer's, those of others do not."""
+    bench = Bench()
+    bench.ready()
+    mine = [bench.generate(b"1"), bench.generate(b"2")]
+    bench.client(Generate(id=b"3" * 16, model="a"), peer=STRANGER)
+    failed = to_clients(bench.give(ClientOverflowed(peer=PEER)), Failed)
+    assert [(h.id, h.code) for h in failed] == [(id, ErrorCode.slow_consumer) for id in mine]
+    assert bench.core.state.counters["clients_overflowed"] == 1
+
+
+def test_worker_out_of_order_fails_one_request() -> None:
+    """A gap in the numbers, or a chunk beyond the credit, ends that request as our error."""
+    bench = Bench()
+    bench.ready()
+    gap, beyond = bench.generate(b"1"), bench.generate(b"2", credit=1)
+    for id, seq in ((gap, 1), (beyond, 0), (beyond, 1)):
+        effects = bench.says(Chunk(id=id, seq=seq, epoch=1), b"x")
+        failed = to_clients(effects, Failed)
+        if (id, seq) == (beyond, 0):
+            assert len(to_clients(effects, Chunk)) == 1
+            continue
+        assert [(h.id, h.code) for h in failed] == [(id, ErrorCode.internal)]
+        assert [h.id for h in to_worker(effects, Cancel)] == [id]
+    assert bench.core.state.counters["worker_protocol_errors"] == 2
+    assert bench.core.state.counters["chunks"] == 1
+
+
+def test_complaint_of_a_worker_is_written_down() -> None:
+    """A worker's error about no request is nobody's answer."""
+    bench = Bench()
+    bench.ready()
+    bench.generate(b"1")
+    effects = bench.says(Failed(id=None, code=ErrorCode.protocol, message="what?"))
+    assert to_clients(effects, Failed) == []
+    assert bench.core.state.counters["worker_complaints"] == 1
