@@ -6,6 +6,7 @@ import functools
 import gc
 import importlib
 import threading
+import weakref
 from collections.abc import Callable
 from random import Random
 from types import SimpleNamespace
@@ -89,6 +90,34 @@ def test_another_backend_is_refused_whole() -> None:
     lease.check()
     lease.release()
     guard.claim("theirs", "b", [Other(), Attention()])
+
+
+def test_unrelated_classes_may_have_different_owners() -> None:
+    """Two backends work side by side as long as neither hooks what the other's rests on."""
+    guard = HookGuard()
+    ours = guard.claim("ours", "a", [Attention()])
+    theirs = guard.claim("theirs", "b", [Other()])
+    assert owners(guard) == {Attention: ("ours", ("a",)), Other: ("theirs", ("b",))}
+    ours.release()
+    theirs.release()
+
+
+def test_released_lease_holds_nothing() -> None:
+    """A lease that somebody keeps after its release keeps neither instances nor handlers alive."""
+
+    class Handler:
+        def __call__(self, original: Any, instance: Any, x: Any) -> Any:
+            return original(instance, x)
+
+    module, handler = Attention(), Handler()
+    kept = [weakref.ref(module), weakref.ref(handler)]
+    lease = HookGuard().claim("ours", "a", [module])
+    lease.patch(Attention, "__call__", handler)
+    lease.release()
+    del module, handler
+    gc.collect()
+    assert [reference() for reference in kept] == [None, None]
+    assert not lease.held
 
 
 def test_families_that_share_a_class_conflict() -> None:
