@@ -227,6 +227,26 @@ def test_a_class_patch_serves_only_who_armed_it(cls: type[Attention]) -> None:
     assert dict(vars(cls)) == before
 
 
+def test_call_that_cannot_be_ours_does_not_reach_the_handler() -> None:
+    """Keywords that the method does not name were meant for other code; named ones are ours."""
+    reached: list[dict[str, Any]] = []
+
+    def handler(original: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
+        reached.append(kwargs)
+        return original(instance, *args, **kwargs)
+
+    module: Any = Attention()
+    lease = HookGuard().claim("ours", "a", [module])
+    lease.patch(Attention, "__call__", handler)
+    with lease.armed():
+        with pytest.raises(TypeError):
+            module(1, elsewhere=True)
+        assert reached == []
+        assert module(x=1, mask=None, cache=None) == 2
+        assert reached == [{"x": 1, "mask": None, "cache": None}]
+    lease.release()
+
+
 def test_patches_need_a_claim() -> None:
     """No class is patched without having been claimed."""
     lease = HookGuard().claim("ours", "a", [Other()])
