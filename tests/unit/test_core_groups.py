@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dflashd.protocol.errors import ErrorCode
-from dflashd.protocol.messages import Done, Loaded, LoadedBody, LoadFailed
+from dflashd.protocol.messages import Done, Loaded, LoadedBody, LoadFailed, Unload
 
 from .core_bench import GIB, CoreBench
 
@@ -137,3 +137,15 @@ def test_shared_weights_pass_to_the_oldest_of_those_who_use_them() -> None:
     bench.unloaded("g", "a")
     assert [models[n].shared_bytes for n in names] == [0, 0, 2 * GIB, 2 * GIB]
     assert models["a"].unloads == 1
+
+
+def test_next_in_line_goes_without_a_word_to_the_worker() -> None:
+    """A load that has not been ordered is given up at once, whatever else the worker loads."""
+    bench = CoreBench({"a": 1, "b": 1}, pool=4, sections={"a": GROUP, "b": GROUP})
+    bench.slow |= {"a", "b"}
+    bench.spawn("a")
+    bench.spawn("b")
+    assert (bench.state("a"), bench.state("b")) == ("loading", "loading")
+    assert bench.answer(bench.retire("b")) == Done(id=bench.newest_id)
+    assert (bench.state("a"), bench.state("b")) == ("loading", "absent")
+    assert bench.ordered(Unload) == []
