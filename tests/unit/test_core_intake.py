@@ -32,7 +32,8 @@ STRANGER = Peer("requests", b"stranger")
 
 def refused(bench: Bench, **fields: Any) -> Failed:
     """The answer to a request that is not accepted."""
-    header = Generate(**{"id": b"9" * 16, "model": "a", **fields})
+    values: dict[str, Any] = {"id": b"9" * 16, "model": "a", **fields}
+    header = Generate(**values)
     [failed] = to_clients(bench.client(header), Failed)
     return failed
 
