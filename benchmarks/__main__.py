@@ -9,7 +9,7 @@ from importlib import import_module
 
 from dflashd.worker.machine import blas, jit
 
-NAMES = ("decode", "rows", "cache", "group", "broker", "spawn", "gateway")
+NAMES = ("decode", "rows", "cache", "group", "broker", "spawn", "gateway", "command")
 
 
 def main() -> int:

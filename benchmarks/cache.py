@@ -19,7 +19,7 @@ from dflashd.worker.decoding.sampling import Sampler
 from dflashd.worker.engine.generation import Generation
 from dflashd.worker.engine.mlx_engine import MlxEngine, MlxModel
 
-from .workload import PAIR, no_progress
+from .workload import PAIR, SILENCE
 
 PREFIX_TOKENS = 2000
 TAIL_TOKENS = 24
@@ -159,7 +159,7 @@ class House:
 
     def _load(self, name: str) -> MlxModel:
         body = structs.replace(PAIR, draft=DRAFTS[name], cache=self._settings)
-        model = self._engine.load(name, body, no_progress)
+        model = self._engine.load(name, body, SILENCE)
         assert isinstance(model, MlxModel)
         return model
 

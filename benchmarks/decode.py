@@ -15,12 +15,12 @@ from dflashd.worker.engine.model import Model
 
 from .contenders import Run, daemon_contender, engine_run, mlx_lm_run
 from .costs import Bench
-from .workload import PAIR, PROMPTS, no_progress
+from .workload import PAIR, PROMPTS, SILENCE
 
 
 def figures() -> dict[str, float]:
     """Ratios of tokens per second; the contenders take turns on each prompt."""
-    model = load_model("bench", PAIR, no_progress)
+    model = load_model("bench", PAIR, SILENCE)
     stock = _stock_model(model)
     bench = Bench(model)
     mlx_lm: list[Run] = []
@@ -67,7 +67,7 @@ def _same_text(mlx_lm: list[Run], engine: list[Run], daemon: list[Run]) -> None:
 
 def _stock_model(model: Model) -> Any:
     """mlx-lm's own model of the same checkpoint, in the dtype that our engine computes in."""
-    folder: Path = resolve(PAIR.target, no_progress, "target")
+    folder: Path = resolve(PAIR.target, SILENCE, "target")
     stock, _ = load_mlx_model(folder, lazy=True)
     if model.dtype == "float32":
         stock.set_dtype(mx.float32)

@@ -13,7 +13,7 @@ from mlx_lm.models import qwen3
 
 from dflashd.worker.checkpoints.sources import resolve
 
-from .workload import PAIR, no_progress
+from .workload import PAIR, SILENCE
 
 OTHER_FAMILY: dict[str, Any] = {
     "model_type": "qwen3",
@@ -35,7 +35,7 @@ OTHER_FAMILY: dict[str, Any] = {
 
 def sibling(folder: Path) -> Path:
     """The embedded model with other weights: one norm is scaled, so that nothing is shared."""
-    source = resolve(PAIR.target, no_progress, "target")
+    source = resolve(PAIR.target, SILENCE, "target")
     shutil.copytree(source, folder)
     file = folder / "model.safetensors"
     arrays: Any = mx.load(str(file))
@@ -48,7 +48,7 @@ def sibling(folder: Path) -> Path:
 
 def stranger(folder: Path) -> Path:
     """A qwen3 of random weights with the embedded model's tokenizer."""
-    source = resolve(PAIR.target, no_progress, "target")
+    source = resolve(PAIR.target, SILENCE, "target")
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
     (folder / "config.json").write_text(json.dumps(OTHER_FAMILY))
     model = qwen3.Model(qwen3.ModelArgs.from_dict(OTHER_FAMILY))

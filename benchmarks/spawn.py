@@ -12,7 +12,7 @@ from pathlib import Path
 from dflashd.worker.checkpoints.sources import resolve
 
 from .daemon import running_daemon
-from .workload import PAIR, no_progress
+from .workload import PAIR, SILENCE
 
 ROUNDS = 4
 BARE_LOAD = (
@@ -25,7 +25,7 @@ BARE_LOAD = (
 
 def figures() -> dict[str, float]:
     """Seconds to ready, in turn, each from a process that does not exist yet."""
-    folder = resolve(PAIR.target, no_progress, "target")
+    folder = resolve(PAIR.target, SILENCE, "target")
     spawns: list[float] = []
     loads: list[float] = []
     with (

@@ -29,13 +29,13 @@ def main() -> None:
 
     from dflashd.worker.checkpoints.sources import resolve
 
-    from .workload import PAIR, no_progress
+    from .workload import PAIR, SILENCE
 
     host = Host() if "host" in sys.argv[1:] else None
     if host is not None:
         host.load("m", PAIR.target, PAIR.draft)
         host.generate("m", "The sky", max_tokens=16).wait()
-    stock: Any = load_model(resolve(PAIR.target, no_progress, "target"))[0]
+    stock: Any = load_model(resolve(PAIR.target, SILENCE, "target"))[0]
     # What a CPU is quick at; the same for both processes.
     stock.set_dtype(mx.float32)
     dequantize_model(stock)

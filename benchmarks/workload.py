@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dflashd.protocol.messages import ChatMessage, GenerateBody, LoadBody
+from dflashd.worker.errand import Errand
 
 PAIR = LoadBody(target="smollm2-135m", draft="smollm2-135m-dflash")
 TOKENS = 64
@@ -12,10 +13,8 @@ PROMPTS = (
     "List five things to take along on a day in the mountains.",
     "Write a short story about a lighthouse keeper and a lost ship.",
 )
-
-
-def no_progress(stage: str, done: int, total: int, unit: str) -> None:
-    """Benchmarks load in silence."""
+SILENCE = Errand(lambda *_: None)
+"""Benchmarks load in silence, and nobody calls a load off."""
 
 
 def body(prompt: str, *, speculation: str = "auto") -> GenerateBody:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         SnapshotBody,
     )
     from .sync import Client
-    from .watch import LogText
+    from .told import LogText
 
 __all__ = [
     "AsyncClient",
@@ -56,7 +56,7 @@ _HOMES = {
     "ErrorCode": "errors",
     "EventBody": "messages",
     "Generation": "generation",
-    "LogText": "watch",
+    "LogText": "told",
     "MetricsBody": "messages",
     "SnapshotBody": "messages",
 }

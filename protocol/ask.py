@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, Unpack
 
-import msgspec
-
+from .arguments import Seconds, checked
 from .codec import decode, decode_body, encode
-from .errors import DflashError, ErrorCode
 from .messages import ChatMessage, FromClient, Generate, GenerateBody, Sampling, Tool
 
 Turns = Sequence[ChatMessage | Mapping[str, str]]
 Speculation = Literal["auto", "strict", "off"]
+
+_SAMPLING = Sampling.__struct_fields__
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -22,6 +22,7 @@ class GenerateOptions(TypedDict, total=False):
     what to continue. ``speculation``: ``strict`` fails where ``auto`` would run plainly.
     ``channels`` takes what the model thinks and the tools it calls out of the text; ``logprobs`` is
     how many likeliest tokens are told of each place, 0 only of the token itself.
+    With ``count_only`` nothing is generated: the statistics tell the prompt's tokens.
     """
 
     messages: Turns | None
@@ -40,61 +41,31 @@ class GenerateOptions(TypedDict, total=False):
     thinking: bool | None
     logprobs: int | None
     block_tokens: int | None
+    count_only: bool
 
 
-def generate_body(
-    prompt: str | None = None,
-    *,
-    messages: Turns | None = None,
-    tokens: Sequence[int] | None = None,
-    max_tokens: int | None = None,
-    temperature: float | None = None,
-    top_p: float | None = None,
-    top_k: int | None = None,
-    min_p: float | None = None,
-    seed: int | None = None,
-    stop: str | Sequence[str] = (),
-    speculation: Speculation = "auto",
-    ignore_eos: bool = False,
-    tools: Sequence[Tool] = (),
-    channels: bool = False,
-    thinking: bool | None = None,
-    logprobs: int | None = None,
-    block_tokens: int | None = None,
-) -> GenerateBody:
+def generate_body(prompt: str | None = None, **options: Unpack[GenerateOptions]) -> GenerateBody:
     """Return the body for a user's arguments (see :class:`GenerateOptions`).
 
-    Raises DflashError(bad_request); what only the codec checks, ``generate_frames`` refuses.
+    Raises TypeError for an argument that there is not, and DflashError(bad_request); what only the
+    codec checks, ``generate_frames`` refuses.
     """
-    try:
-        return GenerateBody(
-            prompt=prompt,
-            messages=None if messages is None else tuple(_turn(turn) for turn in messages),
-            tokens=None if tokens is None else tuple(tokens),
-            max_tokens=max_tokens,
-            stop=(stop,) if isinstance(stop, str) else tuple(stop),
-            sampling=Sampling(
-                temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed
-            ),
-            speculation=speculation,
-            ignore_eos=ignore_eos,
-            tools=tuple(tools),
-            channels=channels,
-            thinking=thinking,
-            logprobs=logprobs,
-            block_tokens=block_tokens,
-        )
-    except ValueError as error:  # msgspec's ValidationError is one
-        raise DflashError(ErrorCode.bad_request, str(error)) from error
+    for name in options:
+        if name not in GenerateOptions.__annotations__:
+            raise TypeError(f"generate() got an unexpected keyword argument '{name}'")
+    given: dict[str, object] = {"prompt": prompt, **options}
+    stop = given.get("stop")
+    if isinstance(stop, str):
+        given["stop"] = (stop,)
+    given["sampling"] = {key: given.pop(key) for key in _SAMPLING if key in given}
+    body: GenerateBody = checked("", given, GenerateBody)
+    return body
 
 
 def deadline_ms(deadline_s: float | None) -> int | None:
     """Return a deadline as it travels. Raises DflashError(bad_request)."""
-    if deadline_s is None:
-        return None
-    if not 0 <= deadline_s < 2**31 / 1000:
-        raise DflashError(ErrorCode.bad_request, f"deadline_s is out of range: {deadline_s}")
-    return round(deadline_s * 1000)
+    seconds: float | None = checked("deadline_s", deadline_s, Seconds | None)
+    return None if seconds is None else round(seconds * 1000)
 
 
 def generate_frames(header: Generate, body: GenerateBody) -> list[bytes]:
@@ -106,7 +77,3 @@ def generate_frames(header: Generate, body: GenerateBody) -> list[bytes]:
     _ = decode(frames, FromClient)
     _ = decode_body(GenerateBody, frames[2])
     return frames
-
-
-def _turn(turn: ChatMessage | Mapping[str, str]) -> ChatMessage:
-    return turn if isinstance(turn, ChatMessage) else msgspec.convert(turn, ChatMessage)

@@ -47,7 +47,8 @@ from .messages import (
 from .paths import endpoints_of
 from .pending import Call, OnEvent
 from .stream import Stream
-from .watch import LogText, Watch, Watching, log_reader, read_event
+from .told import LogText, log_reader, read_event
+from .watch import Watch, Watching
 
 TIMEOUT_S = 10.0
 SILENCE_S = 20.0

@@ -23,7 +23,8 @@ from .messages import (
 )
 from .pending import OnEvent
 from .reading import Reading
-from .watch import LogText, Watching as AsyncWatching
+from .told import LogText
+from .watch import Watching as AsyncWatching
 
 T = TypeVar("T")
 

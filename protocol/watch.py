@@ -4,36 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, Self, TypeVar, final
 
-from msgspec import Struct
-
-from .codec import Message, decode_body
+from .codec import Message
 from .credit import ReceiveWindow
 from .errors import DflashError, ErrorCode
 from .messages import (
     AddCredit,
     Cancel,
     Done,
-    EventBody,
     Happened,
     Header,
-    LogBody,
     LogPart,
 )
 from .pending import Pending
 
 T = TypeVar("T")
-
-
-class LogText(Struct, frozen=True, kw_only=True):
-    """The next piece of a log; ``missed_bytes`` before it were gone before they could be read."""
-
-    text: str
-    missed_bytes: int = 0
 
 
 @final
@@ -135,20 +123,3 @@ class Watching(Generic[T]):
 
     def __del__(self) -> None:
         self.abandon()
-
-
-def read_event(message: Message) -> EventBody:
-    """The event in a message."""
-    return decode_body(EventBody, message.body)
-
-
-def log_reader() -> Callable[[Message], LogText | None]:
-    """A reader of one log's parts in order: a character may be spread over two of them."""
-    decoder = getincrementaldecoder("utf-8")(errors="replace")
-
-    def read(message: Message) -> LogText | None:
-        missed = message.header.missed if isinstance(message.header, LogPart) else 0
-        text = decoder.decode(decode_body(LogBody, message.body).data)
-        return LogText(text=text, missed_bytes=missed) if text or missed else None
-
-    return read

@@ -27,10 +27,13 @@ from .core.snapshot import Identity
 from .directories import make_private, remove_sockets
 from .doors.door import CLIENT_BURST_MESSAGES, WORKER_BURST_MESSAGES, Door
 from .doors.local import LocalDoor
+from .doors.names import make_unguessable
 from .errors import DaemonError
 from .gateway.settings import GatewaySettings, written
 from .inspection.inspector import Inspector
 from .instance_lock import InstanceLock
+from .keys import http_keys
+from .keys.watched import WatchedKeys
 from .logs.keeper import LogKeeper
 from .logs.log import line, log
 from .logs.worker_logs import WorkerLogs
@@ -95,10 +98,12 @@ class Daemon:
         self._pool = memory_pool(section.memory_share, section.memory_bytes)
         self._open_files = open_files.OpenFiles()
         self._tcp: TcpListener | None = None
+        self._gateway: Companion | None = None
 
     async def run(self, on_ready: Callable[[str], None]) -> None:
         """Serve until told to stop; ``on_ready`` gets a sentence. Raises DaemonError."""
         open_files.raise_limit()
+        make_unguessable()
         runtime_dir, state_dir = self._config.runtime_dir, self._config.state_dir
         endpoints = Endpoints(runtime_dir)
         make_private(runtime_dir)
@@ -127,9 +132,10 @@ class Daemon:
             all_bytes=limits.log_bytes,
         )
         processes = self._processes(self._worker_command, registry, logs, endpoints.workers)
-        gateway = self._gateway(registry, logs)
-        self._lookout = Lookout(limits, logs, on_event=self._service.happened)
-        self._board = self._switchboard(doors, processes, gateway)
+        self._registry = registry
+        self._gateway = gateway = self._gateway_process(registry, logs)
+        self._lookout = Lookout(limits, logs, on_event=self._happened)
+        self._board = self._switchboard(doors, processes)
         loop = asyncio.get_running_loop()
         self._attend(loop, doors)
         try:
@@ -169,9 +175,7 @@ class Daemon:
             for watch in watches:
                 watch.cancel()
 
-    def _switchboard(
-        self, doors: tuple[Door, Door, Door], processes: Processes, gateway: Companion | None
-    ) -> Switchboard:
+    def _switchboard(self, doors: tuple[Door, Door, Door], processes: Processes) -> Switchboard:
         requests, control, workers = doors
         return Switchboard(
             self._core(),
@@ -185,7 +189,8 @@ class Daemon:
             configs=self._configs,
             lookout=self._lookout,
             on_stop=self._stopped.set,
-            services=lambda: tuple(each.status() for each in (gateway, self._tcp) if each),
+            services=lambda: tuple(each.status() for each in (self._gateway, self._tcp) if each),
+            problems=lambda: tuple(filter(None, [self._registry.problem])),
         )
 
     def _processes(
@@ -220,7 +225,7 @@ class Daemon:
         listener.start()
         return listener
 
-    def _gateway(self, registry: ProcessRegistry, logs: WorkerLogs) -> Companion | None:
+    def _gateway_process(self, registry: ProcessRegistry, logs: WorkerLogs) -> Companion | None:
         http = self._config.http
         if http is None:
             return None
@@ -231,7 +236,15 @@ class Daemon:
         )
         processes = self._processes((*GATEWAY_COMMAND, written(settings)), registry, logs)
         limits = self._config.daemon
-        return Companion(GATEWAY_NAME, processes, limits, random.random, address=http.url)
+        keys = WatchedKeys(self._config.keys_dir / http_keys.NAME, http_keys.http_keys)
+
+        def lacks() -> str:
+            _ = keys.look()
+            return "" if keys.keys or not http.asks_for_keys else keys.problem or http_keys.NO_KEY
+
+        return Companion(
+            GATEWAY_NAME, processes, limits, random.random, address=http.url, lacks=lacks
+        )
 
     def _core(self) -> Core:
         identity = Identity(
@@ -259,6 +272,11 @@ class Daemon:
             self._board.flush()
         self._turn()
 
+    def _happened(self, name: str) -> None:
+        self._service.happened(name)
+        if name == "config_reloaded" and self._gateway is not None:
+            self._gateway.revive()
+
     def _parent_went(self) -> None:
         log.warning(line("parent_gone"))
         # Twice: nobody is left for whom running requests should finish.
@@ -279,6 +297,9 @@ class Daemon:
             self._board.flush()
             if self._tcp is not None:
                 self._tcp.look()
+            if self._gateway is not None:
+                self._gateway.look()
+            self._registry.look()
             self._board.give(TimePassed())
             self._turn()
             if self._open_files.look():

@@ -87,7 +87,9 @@ class Switchboard:
         lookout: Lookout,
         on_stop: Callable[[], None],
         services: Callable[[], tuple[ServiceStatus, ...]] = tuple,
+        problems: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
+        self._problems = problems
         self._services = services
         self._core = core
         self._client_doors = client_doors
@@ -305,8 +307,12 @@ class Switchboard:
     def _send_state(self, effect: SendSnapshot | SendMetrics) -> None:
         if isinstance(effect, SendSnapshot):
             counters = {**effect.snapshot.counters, **self._own_counters()}
-            services = self._services()
-            body = structs.replace(effect.snapshot, counters=counters, services=services)
+            body = structs.replace(
+                effect.snapshot,
+                counters=counters,
+                services=self._services(),
+                problems=self._problems(),
+            )
             self._send_frames(effect.peer, encode(Snapshot(id=effect.id), body))
             return
         doors = {door.name: door.counters for door in self.doors}

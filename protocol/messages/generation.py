@@ -69,6 +69,7 @@ class GenerateBody(Body, frozen=True, kw_only=True):
     thinking: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     block_tokens: Annotated[int, Meta(ge=2, le=64)] | None = None
+    count_only: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError, which the codec reports as bad_request."""
@@ -127,3 +128,4 @@ class DoneBody(Report, frozen=True, kw_only=True):
     memory_bytes: Count
     cache_hit: Annotated[str, Meta(max_length=32)] = "miss"
     cache_miss_reason: Annotated[str, Meta(max_length=32)] = ""
+    reasoning_tokens: Count = 0

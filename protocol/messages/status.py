@@ -26,6 +26,7 @@ class WorkerStatus(Report, frozen=True, kw_only=True):
     reason: Sentence = ""
     last_lines: Sentence = ""
     saved_bytes: Count = 0
+    group: Name | None = None
 
 
 class ModelStatus(Report, frozen=True, kw_only=True):
@@ -50,10 +51,11 @@ class ModelStatus(Report, frozen=True, kw_only=True):
     retry_in_s: Seconds | None = None
     pinned: bool = False
     preload: bool = False
+    pid: Count | None = None
 
 
 class ServiceStatus(Report, frozen=True, kw_only=True):
-    """A process beside the workers that serves clients: the HTTP gateway."""
+    """What serves clients beside the local sockets: the HTTP gateway, the tcp listener."""
 
     name: Name
     state: Annotated[str, Meta(max_length=32)]
@@ -78,3 +80,4 @@ class SnapshotBody(Report, frozen=True, kw_only=True):
     pool_bytes: Count = 0
     reserved_bytes: Count = 0
     services: tuple[ServiceStatus, ...] = ()
+    problems: tuple[Sentence, ...] = ()

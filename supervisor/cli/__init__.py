@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 
 
@@ -9,4 +10,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of ``dflashctl``; the exit status."""
     from .run import run
 
-    return run(arguments)
+    try:
+        return run(arguments)
+    finally:
+        # We leave: what is still there need not be looked through for cycles.
+        gc.freeze()

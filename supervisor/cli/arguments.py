@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -33,8 +34,11 @@ class ShowVersion(argparse.Action):
         parser.exit(message=f"{version('dflashd')}\n")
 
 
-def parser() -> argparse.ArgumentParser:
-    """All commands; ``command`` of the result names the one chosen."""
+def parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """All commands, or those that ``chosen`` is made with; ``command`` of the result names one.
+
+    All take longer to make than the daemon takes to answer.
+    """
     top = argparse.ArgumentParser(
         prog="dflashctl", description="Speaks to a dflashd on this machine."
     )
@@ -50,17 +54,19 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--key", type=Path, metavar="FILE", help="the key file to do that with")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    add_lifecycle(commands)
-    add_config(commands)
-    add_looks(commands)
-    add_watch(commands)
-    add_cache(commands)
-    add_generate(commands)
-    add_bench(commands)
-    add_service(commands)
-    add_keys(commands)
-    add_machine(commands)
+    for add, names in FAMILIES.items():
+        if chosen is None or chosen in names:
+            add(commands)
     return top
+
+
+def chosen_in(arguments: Sequence[str]) -> str | None:
+    """The command in a command line, None where it takes a parser to say."""
+    place = 0
+    while arguments[place : place + 1] and arguments[place] in VALUED:
+        place += 2
+    name = arguments[place] if place < len(arguments) else ""
+    return name if any(name in names for names in FAMILIES.values()) else None
 
 
 def add_json(command: argparse.ArgumentParser, words: str = "print one JSON object") -> None:
@@ -312,3 +318,20 @@ def add_machine(commands: Commands) -> None:
         "pull", help="fetch a model before it is needed", add_help=False, prefix_chars="\0"
     )
     pull.add_argument("rest", nargs=argparse.REMAINDER)
+
+
+VALUED = frozenset({"--runtime-dir", "--connect", "--key"})
+"""Options before the command that take the next word."""
+FAMILIES: dict[Callable[[Commands], None], tuple[str, ...]] = {
+    add_lifecycle: ("spawn", "retire", "pin", "unpin", "shutdown"),
+    add_config: ("reload", "config"),
+    add_looks: ("status", "models", "top"),
+    add_watch: ("events", "logs", "metrics"),
+    add_cache: ("cache",),
+    add_generate: ("generate", "chat"),
+    add_bench: ("bench",),
+    add_service: ("service",),
+    add_keys: ("keys",),
+    add_machine: ("init", "doctor", "completion", "pull"),
+}
+"""What adds which commands, in the order of the help."""

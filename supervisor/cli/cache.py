@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import CacheBody
-from ...protocol.sync import Client
 from ..exit_statuses import EXIT_OK, EXIT_USAGE
-from .connection import connected
+from .connection import asking, connected
 from .looks import write_json
 from .screen import amount
 from .table import Table
 from .tables import show
+
+if TYPE_CHECKING:
+    from ...protocol.question import Asker
+    from ...protocol.sync import Client
 
 _HEADS = ("MODEL", "STATE", "ENTRIES", "RAM", "DISK", "HITS", "MISSES", "CACHED TOKENS")
 
@@ -24,27 +28,28 @@ def cache(options: argparse.Namespace) -> int:
     if len(words) > 2 or (len(words) == 2 and words[0] != "clear"):
         sys.stderr.write("dflashctl: say cache, cache MODEL or cache clear MODEL\n")
         return EXIT_USAGE
-    with connected(options) as client:
-        if len(words) == 2:
+    if len(words) == 2:
+        with connected(options) as client:
             state = client.clear_cache(words[1])
-            text = f"the cache of {words[1]} is empty\n"
-            write(options, words[1], state, text)
-        elif words:
-            state = client.cache(words[0])
+        write(options, words[1], state, f"the cache of {words[1]} is empty\n")
+        return EXIT_OK
+    with asking(options) as daemon:
+        if words:
+            state = daemon.cache(words[0])
             write(options, words[0], state, page(words[0], state))
         else:
-            show_all(options, every(client))
+            show_all(options, every(daemon))
     return EXIT_OK
 
 
-def every(client: Client) -> dict[str, CacheBody]:
+def every(daemon: Asker | Client) -> dict[str, CacheBody]:
     """The caches of all models that are loaded; looking loads none."""
     found: dict[str, CacheBody] = {}
-    for model in client.status().models:
+    for model in daemon.status().models:
         if model.loaded is None:
             continue
         try:
-            found[model.name] = client.cache(model.name)
+            found[model.name] = daemon.cache(model.name)
         except DflashError as error:
             # It was unloaded since we asked.
             if error.code not in (ErrorCode.not_found, ErrorCode.worker_lost):

@@ -15,7 +15,7 @@ from ...protocol.paths import runtime_dir
 from ..doctor import host, model_libraries, versions
 from ..exit_statuses import EXIT_FAILED, EXIT_OK
 from .looks import write_json
-from .tables import is_terminal
+from .tables import painted
 
 _MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red"}
@@ -59,12 +59,5 @@ def write(finding: Finding) -> None:
     mark = f"{_MARKS[finding.level]:8}"
     rest = f"{finding.name:11} {lines[0]}\n"
     rest += "".join(f"{'':20}{line}\n" for line in (*lines[1:], *advice))
-    if is_terminal():
-        from rich.console import Console
-        from rich.text import Text
-
-        text = Text.assemble((mark, _COLOURS[finding.level]), rest)
-        Console(highlight=False).print(text, end="", soft_wrap=True)
-    else:
-        sys.stdout.write(mark + rest)
-        sys.stdout.flush()
+    sys.stdout.write(painted(_COLOURS[finding.level], mark) + rest)
+    sys.stdout.flush()

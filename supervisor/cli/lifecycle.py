@@ -9,7 +9,7 @@ import time
 from ...protocol.paths import runtime_dir
 from ..exit_statuses import EXIT_FAILED, EXIT_OK
 from ..instance_lock import LOCK_NAME, holder_pid
-from .connection import connected
+from .connection import asking, connected
 from .looks import write_json
 from .screen import ProgressLine
 
@@ -62,8 +62,8 @@ def unpin(options: argparse.Namespace) -> int:
 
 def set_pinned(options: argparse.Namespace, words: str, *, pinned: bool) -> int:
     """Have it so, and say so."""
-    with connected(options) as client:
-        client.pin(options.model, pinned=pinned)
+    with asking(options) as daemon:
+        daemon.pin(options.model, pinned=pinned)
     if options.json:
         write_json({"model": options.model, "pinned": pinned})
     else:

@@ -10,18 +10,14 @@ from typing import cast
 import msgspec
 from msgspec import structs
 
-from ...protocol.errors import DflashError, ErrorCode
-from ...protocol.messages import ModelStatus, SnapshotBody, WorkerStatus
-from ...protocol.question import ask_status
+from ...protocol.messages import ModelStatus, ServiceStatus, SnapshotBody, WorkerStatus
 from ..exit_statuses import EXIT_OK
-from .exits import NoDaemon
+from .connection import asking
+from .memory_cells import Held, memory_cells
 from .screen import amount
 from .table import Table
 from .tables import show
 from .words import duration, state_of
-
-ABSENT = frozenset({ErrorCode.not_found, ErrorCode.worker_lost, ErrorCode.protocol})
-"""Whoever listens, if anybody does, is no daemon that answers."""
 
 
 def status(options: argparse.Namespace) -> int:
@@ -35,18 +31,9 @@ def status(options: argparse.Namespace) -> int:
 
 
 def asked_state(options: argparse.Namespace) -> SnapshotBody:
-    """The daemon's state, asked for without the client: a look should not take time."""
-    if options.connect:
-        from .connection import connected  # brings asyncio, which a look at home does without
-
-        with connected(options) as client:
-            return client.status()
-    try:
-        return ask_status(options.runtime_dir)
-    except DflashError as error:
-        if error.code in ABSENT:
-            raise NoDaemon(error.message) from error
-        raise
+    """The daemon's state."""
+    with asking(options) as daemon:
+        return daemon.status()
 
 
 def models(options: argparse.Namespace) -> int:
@@ -85,12 +72,37 @@ def page(snapshot: SnapshotBody) -> Iterator[str | Table]:
     )
     if not snapshot.models:
         yield "no models are configured: `dflashctl init` writes a configuration\n"
+        yield from ways_in(snapshot)
         return
     workers = {worker.name: worker for worker in snapshot.workers}
-    rows = [row(model, workers[model.worker]) for model in snapshot.models]
-    heads = ("MODEL", "STATE", "ENGINE", "PID", "MEMORY", "ACTIVE", "QUEUED", "DONE")
+    memory = memory_cells(
+        Held(m.name, m.worker, workers[m.worker].memory_bytes if m.pid else 0)
+        for m in snapshot.models
+    )
+    rows = [row(m, workers[m.worker], memory[m.name]) for m in snapshot.models]
+    heads = ("MODEL", "STATE", "ENGINE", "WORKER", "PID", "MEMORY", "ACTIVE", "QUEUED", "DONE")
     yield Table(heads, rows)
     yield from notes(snapshot)
+    yield from ways_in(snapshot)
+
+
+def ways_in(snapshot: SnapshotBody) -> Iterator[str | Table]:
+    """What else serves clients, and what the daemon itself cannot do as it should."""
+    services = [(s, "" if s.state == "running" else s.reason) for s in snapshot.services]
+    if services:
+        yield "\n"
+        yield Table(
+            ("SERVICE", "STATE", "PID", "ADDRESS"),
+            [(s.name, retried(s), str(s.pid or "-"), s.address) for s, _ in services],
+        )
+        yield from (f"{s.name}: {reason.splitlines()[0]}\n" for s, reason in services if reason)
+    yield from (f"problem: {sentence}\n" for sentence in snapshot.problems)
+
+
+def retried(service: ServiceStatus) -> str:
+    """A service's state, with when a failed one is tried again."""
+    left_s = service.retry_in_s
+    return service.state if left_s is None else f"{service.state} ({left_s:.0f} s)"
 
 
 def notes(snapshot: SnapshotBody) -> Iterator[str]:
@@ -107,14 +119,15 @@ def notes(snapshot: SnapshotBody) -> Iterator[str]:
             yield f"{model.name}: {model.reason.splitlines()[0]}\n"
 
 
-def row(model: ModelStatus, worker: WorkerStatus) -> tuple[str, ...]:
-    """One model's line."""
+def row(model: ModelStatus, worker: WorkerStatus, memory: str) -> tuple[str, ...]:
+    """One model's line: models of one worker share its pid and memory."""
     return (
         model.name,
         state_of(model, worker),
         model.loaded.engine if model.loaded else "-",
-        str(worker.pid) if worker.pid else "-",
-        amount(worker.memory_bytes, "bytes") if worker.memory_bytes else "-",
+        model.worker,
+        str(model.pid) if model.pid else "-",
+        memory,
         str(model.active),
         str(model.queued),
         str(model.completed),

@@ -15,7 +15,7 @@ from ...protocol.errors import DflashError
 from ..errors import ConfigError
 from ..exit_statuses import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NO_DAEMON
 from .advice import NO_DAEMON_ADVICE, advice_of
-from .arguments import parser
+from .arguments import chosen_in, parser
 from .completion import ASKED_BY_A_SHELL, answer_the_shell
 from .exits import NoDaemon, sentence_of, status_of
 
@@ -49,10 +49,10 @@ _HOMES = {
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status."""
     ready_streams()
-    top = parser()
     if ASKED_BY_A_SHELL in os.environ:
-        answer_the_shell(top)
-    options = top.parse_args(arguments)
+        answer_the_shell(parser())
+    words = sys.argv[1:] if arguments is None else arguments
+    options = parser(chosen_in(words)).parse_args(words)
     try:
         status = call(options)
         sys.stdout.flush()

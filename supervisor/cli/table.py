@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .styles import is_number
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -16,9 +18,15 @@ class Table:
 
 def columns(table: Table) -> str:
     """Columns wide enough for their content, two spaces apart."""
-    widths = [max(map(len, column)) for column in zip(table.heads, *table.rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (table.heads, *table.rows)
-    ]
-    return "\n".join(lines) + "\n"
+    return "".join("  ".join(line).rstrip() + "\n" for line in padded(table, right=False))
+
+
+def padded(table: Table, *, right: bool) -> list[list[str]]:
+    """The lines' cells, each as wide as its column; with ``right``, numbers are to the right."""
+    lines = [table.heads, *table.rows]
+    filled: list[list[str]] = []
+    for column in zip(*lines, strict=True):
+        width = max(map(len, column))
+        justify = str.rjust if right and is_number(list(column[1:])) else str.ljust
+        filled.append([justify(cell, width) for cell in column])
+    return [list(line) for line in zip(*filled, strict=True)]

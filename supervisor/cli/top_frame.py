@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from ...protocol.messages import EventBody, MetricsBody, ModelStatus, SnapshotBody
+from .memory_cells import Held, memory_cells
 from .screen import amount
 from .table import Table
 from .words import duration, event_line, state_of
@@ -29,6 +30,7 @@ class ModelFrame(Struct, frozen=True, kw_only=True):
     model: str
     state: str
     engine: str
+    worker: str
     pid: int | None
     memory_bytes: int
     active: int
@@ -85,8 +87,9 @@ def model_frame(model: ModelStatus, before: Look | None, after: Look) -> ModelFr
         model=model.name,
         state=state_of(model, worker),
         engine=model.loaded.engine if model.loaded else "",
-        pid=worker.pid,
-        memory_bytes=worker.memory_bytes,
+        worker=model.worker,
+        pid=model.pid,
+        memory_bytes=worker.memory_bytes if model.pid else 0,
         active=model.active,
         queued=model.queued,
         completed=model.completed,
@@ -123,7 +126,9 @@ def parts(frame: Frame) -> Iterator[str | Table]:
     yield memory_line(frame)
     if frame.models:
         heads = ("MODEL", "STATE", "ENGINE", "PID", "MEMORY", "TOKENS/S", "ACCEPTED")
-        rows = [row(model) for model in frame.models]
+        held = (Held(m.model, m.worker, m.memory_bytes) for m in frame.models)
+        memory = memory_cells(held)
+        rows = [row(model, memory[model.model]) for model in frame.models]
         yield Table((*heads, "ACTIVE", "QUEUED", "DONE"), rows)
     else:
         yield "no models are configured: `dflashctl init` writes a configuration\n"
@@ -143,7 +148,7 @@ def memory_line(frame: Frame) -> str:
     return f"memory [{bar:{BAR_CELLS}}] {measured} measured, {reserved} reserved of {pool}\n"
 
 
-def row(model: ModelFrame) -> tuple[str, ...]:
+def row(model: ModelFrame, memory: str) -> tuple[str, ...]:
     """One model's cells."""
     speed, accepted = model.tokens_per_s, model.acceptance_length_tokens
     return (
@@ -151,7 +156,7 @@ def row(model: ModelFrame) -> tuple[str, ...]:
         model.state,
         model.engine or "-",
         str(model.pid) if model.pid else "-",
-        amount(model.memory_bytes, "bytes") if model.memory_bytes else "-",
+        memory,
         f"{speed:.1f}" if speed else "-",
         f"{accepted:.2f}" if accepted else "-",
         str(model.active),

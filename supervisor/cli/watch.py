@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 
-from ...protocol.messages import MetricFamily, MetricSample
+from ...protocol.messages import EventBody, MetricFamily, MetricSample
+from ...protocol.told import LogText
 from ..exit_statuses import EXIT_OK
-from .connection import connected
+from .connection import asking, connected
 from .looks import write_json
 from .screen import shown
 from .table import Table
@@ -17,42 +19,60 @@ from .words import event_line
 
 def events(options: argparse.Namespace) -> int:
     """Show what happened, and with ``--follow`` what happens."""
-    seen = 0
-    with connected(options) as client:
-        for event in client.events(last=options.lines, follow=options.follow):
-            if seen and event.serial > seen + 1:
-                gap = f"{event.serial - seen - 1} events were missed: this output is read slowly"
-                sys.stderr.write(f"dflashctl: {gap}\n")
-            seen = event.serial
-            if options.json:
-                write_json(event)
-            else:
-                sys.stdout.write(shown(event_line(event)) + "\n")
-            if options.follow:
-                sys.stdout.flush()
+    if options.follow:
+        with connected(options) as client:
+            tell_events(options, client.events(last=options.lines, follow=True))
+    else:
+        with asking(options) as daemon:
+            tell_events(options, daemon.events(last=options.lines))
     return EXIT_OK
+
+
+def tell_events(options: argparse.Namespace, told: Iterable[EventBody]) -> None:
+    """Write each as it comes."""
+    seen = 0
+    for event in told:
+        if seen and event.serial > seen + 1:
+            gap = f"{event.serial - seen - 1} events were missed: this output is read slowly"
+            sys.stderr.write(f"dflashctl: {gap}\n")
+        seen = event.serial
+        if options.json:
+            write_json(event)
+        else:
+            sys.stdout.write(shown(event_line(event)) + "\n")
+        if options.follow:
+            sys.stdout.flush()
 
 
 def logs(options: argparse.Namespace) -> int:
     """Show the log of a model's worker, and with ``--follow`` what it writes."""
-    with connected(options) as client:
-        for piece in client.logs(options.model, lines=options.lines, follow=options.follow):
-            if piece.missed_bytes:
-                gap = f"{piece.missed_bytes} bytes were missed: the log was cut meanwhile"
-                sys.stderr.write(f"dflashctl: {gap}\n")
-            if options.json:
-                write_json(piece)
-            else:
-                sys.stdout.write(shown(piece.text))
-            if options.follow:
-                sys.stdout.flush()
+    if options.follow:
+        with connected(options) as client:
+            tell_log(options, client.logs(options.model, lines=options.lines, follow=True))
+    else:
+        with asking(options) as daemon:
+            tell_log(options, daemon.logs(options.model, lines=options.lines))
     return EXIT_OK
+
+
+def tell_log(options: argparse.Namespace, told: Iterable[LogText]) -> None:
+    """Write each piece as it comes."""
+    for piece in told:
+        if piece.missed_bytes:
+            gap = f"{piece.missed_bytes} bytes were missed: the log was cut meanwhile"
+            sys.stderr.write(f"dflashctl: {gap}\n")
+        if options.json:
+            write_json(piece)
+        else:
+            sys.stdout.write(shown(piece.text))
+        if options.follow:
+            sys.stdout.flush()
 
 
 def metrics(options: argparse.Namespace) -> int:
     """Show all metrics."""
-    with connected(options) as client:
-        body = client.metrics()
+    with asking(options) as daemon:
+        body = daemon.metrics()
     if options.json:
         write_json(body)
         return EXIT_OK

@@ -58,7 +58,7 @@ def problems_of(raw: Mapping[str, object], type_: type[Struct]) -> Iterator[Prob
 def problems_between(config: Config) -> Iterator[Problem]:
     """What is wrong between tables that are right each for itself."""
     for name, model in config.models.items():
-        # A group's worker has the group's name, a model's own worker the model's.
+        # To `spawn --group` a model's name means a worker of its own.
         if model.group in config.models:
             what = f"must not be the name of a model, got '{model.group}'"
             yield Problem(("models", name, "group"), what)

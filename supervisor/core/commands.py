@@ -18,6 +18,7 @@ from ...protocol.messages import (
 from . import keeping, load_failure, placement, reading, retiring, shutdown
 from .effects import StartWatch
 from .events import Peer
+from .home import asked
 from .intake import unknown_model
 from .records import (
     SENTENCE_CHARACTERS,
@@ -72,17 +73,18 @@ def spawn(s: State, peer: Peer, header: Spawn) -> None:
 
 def put(s: State, peer: Peer, header: Spawn, model: Model, group: str) -> bool:
     """Move a model into a group, or with its own name out of any; False: refused."""
+    home = asked(model.name, group)
     if group != model.name and group in s.models:
         sentence = f"{group} is a model; a group needs a name that no model has"
         refuse(s, peer, header.id, ErrorCode.bad_request, sentence)
-    elif placement.is_elsewhere(model, group):
+    elif placement.is_elsewhere(s, model, home):
         sentence = (
             f"model {model.name} is in the worker {model.worker}: "
             f"`dflashctl retire {model.name}` first"
         )
         refuse(s, peer, header.id, ErrorCode.bad_request, sentence)
     else:
-        placement.choose(s, model, group)
+        placement.choose(s, model, home)
         return True
     return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from signal import Signals
 
 from ...protocol.errors import ErrorCode
@@ -14,6 +15,9 @@ from .state import State
 
 EXIT_CONFIGURATION = 78
 """Exit status of a worker that must not be restarted (EX_CONFIG of sysexits.h)."""
+
+CRASHES = ("Fatal Python error: ", "Timeout (")
+"""How faulthandler begins: a signal that ends the process, or a watchdog that was not re-armed."""
 
 
 def exited(s: State, worker: Worker, event: WorkerExited, now: float) -> None:
@@ -46,9 +50,25 @@ def exited(s: State, worker: Worker, event: WorkerExited, now: float) -> None:
 
 
 def last_words(log_tail: str) -> str:
-    """The last line of a log, if it tells of trouble: routine lines explain nothing."""
+    """What a log ends with, if it tells of trouble: routine lines explain nothing.
+
+    Of a crash in native code that is what it was and where, not the last of many stacks' lines.
+    """
     lines = log_tail.strip().splitlines()
+    for place, line in reversed(list(enumerate(lines))):
+        if line.startswith(CRASHES):
+            return f"{line}{top_frame(lines[place + 1 :])}"[-500:]
     return "" if not lines or " INFO " in lines[-1] else lines[-1][-500:]
+
+
+def top_frame(lines: Sequence[str]) -> str:
+    """Where the thread was that crashed, by faulthandler: the current thread, else the first."""
+    heads = [place for place, line in enumerate(lines) if "most recent call first" in line]
+    current = [place for place in heads if lines[place].startswith("Current thread")]
+    for place in (*current, *heads)[:1]:
+        frame = "".join(lines[place + 1 : place + 2]).strip()
+        return f" at {frame}" if frame.startswith("File ") else ""
+    return ""
 
 
 def cause_of(status: int) -> Cause:
@@ -118,9 +138,10 @@ def ended(s: State, worker: Worker, now: float, reason: str) -> None:
 
 
 def recall(s: State, worker: Worker) -> None:
-    """Pinned models come back although nobody waits for them."""
+    """Pinned models come back although nobody waits for them, but for those being retired."""
     for model in s.models_of(worker):
-        if model.pinned and model.state in (Residency.loading, Residency.ready):
+        here = model.state in (Residency.loading, Residency.ready)
+        if here and model.pinned and not model.retires:
             model.summoned = True
 
 

@@ -9,6 +9,9 @@ from . import failure
 from .records import ALIVE, Cause, Phase, Worker
 from .state import State
 
+ROUND_SHARE = 0.25
+"""Of the interval between two pings of a worker: so much earlier it may come, beside others'."""
+
 
 def pong(s: State, worker: Worker, header: Pong, now: float) -> None:
     """The I/O thread lives; whether the engine moves is in ``steps``."""
@@ -25,8 +28,8 @@ def pong(s: State, worker: Worker, header: Pong, now: float) -> None:
         worker.moved_at = now
 
 
-def look(s: State, worker: Worker, now: float) -> None:
-    """Ask the health question when it is time, and act on answers that did not come."""
+def look(s: State, worker: Worker, now: float, ping_until: float) -> None:
+    """Act on answers that did not come, and ask the health question if due by ``ping_until``."""
     if worker.state not in ALIVE:
         return
     if pong_deadline(s, worker) <= now:
@@ -35,10 +38,20 @@ def look(s: State, worker: Worker, now: float) -> None:
     elif stall_deadline(s, worker) <= now:
         reason = f"made no step for {now - worker.moved_at:.0f} s"
         failure.lose(s, worker, now, Cause.stalled, reason)
-    elif ping_due(s, worker) <= now:
+    elif ping_due(s, worker) <= ping_until:
         worker.ping_n += 1
         worker.ping_at = now
         s.order(worker, Ping(epoch=worker.epoch, n=worker.ping_n))
+
+
+def round_end(s: State, now: float) -> float:
+    """Up to which moment pings go out now: if one is due, those soon due go along with it.
+
+    So we are woken a few times an interval, however many workers there are.
+    """
+    if any(ping_due(s, worker) <= now for worker in s.workers.values()):
+        return now + s.limits.ping_interval_s * ROUND_SHARE
+    return now
 
 
 def ping_due(s: State, worker: Worker) -> float:

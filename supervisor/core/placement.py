@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from . import vacancy
+from .home import Home, alone, configured
 from .records import OUTSIDE, SERVED, WITHOUT_PROCESS, Model, Residency, Worker
 from .state import State
 
 
-def move(s: State, model: Model, slot: str) -> None:
-    """Put a model that is in no process into another slot, which is made if need be."""
+def move(s: State, model: Model, home: Home) -> None:
+    """Put a model that is in no process into the slot of another home."""
     old = s.worker_of(model)
-    if old.name == slot:
+    if old.home == home:
         return
     old.models = tuple(name for name in old.models if name != model.name)
     s.touch(old)
-    new = s.workers.setdefault(slot, Worker(name=slot, models=()))
+    new = s.slot(home)
     new.models = (*new.models, model.name)
-    model.worker = slot
+    model.worker = new.name
     s.place(model, model.state, model.deadline)
 
 
@@ -34,13 +35,13 @@ def conflicted(s: State, model: Model, text: str) -> bool:
     ``model`` is loading or absent; True: it waits for its own worker now.
     """
     slot = s.worker_of(model)
-    if model.settings.placement == "strict" or slot.name == model.name or len(slot.models) == 1:
+    if model.settings.placement == "strict" or len(slot.models) == 1:
         return False
     if model.state not in OUTSIDE:
         vacancy.vacate(s, model)
-    model.apart = f"not in the worker of group {slot.name}: {text}"
-    move(s, model, model.name)
-    s.note("placement_changed", model=model.name, left=slot.name, worker=model.name, reason=text)
+    model.apart = f"not in the worker of group {slot.home.name}: {text}"
+    move(s, model, alone(model.name))
+    s.note("placement_changed", model=model.name, left=slot.name, worker=model.worker, reason=text)
     return True
 
 
@@ -62,18 +63,24 @@ def predicted(s: State, model: Model) -> str:
     return ""
 
 
-def is_elsewhere(model: Model, slot: str) -> bool:
-    """Whether a model would have to be unloaded before it can be put into ``slot``."""
-    return model.worker != slot and model.state not in OUTSIDE
+def is_elsewhere(s: State, model: Model, home: Home) -> bool:
+    """Whether a model would have to be unloaded before it can be put into ``home``."""
+    return s.worker_of(model).home != home and model.state not in OUTSIDE
 
 
-def choose(s: State, model: Model, group: str) -> None:
-    """An operator puts a model into a group, or with its own name into a worker of its own."""
-    at_home = group == (model.settings.group or model.name)
-    model.apart = "" if at_home else f"put into the worker {group} by an operator"
-    if model.worker != group:
+def choose(s: State, model: Model, home: Home) -> None:
+    """An operator puts a model into a group, or into a worker of its own."""
+    where = f"group {home.name}" if home.kind == "group" else "a worker of its own"
+    at_home = home == configured(model.name, model.settings)
+    model.apart = "" if at_home else f"put into {where} by an operator"
+    left = s.worker_of(model)
+    if left.home != home:
+        move(s, model, home)
         reason = model.apart or "put back by an operator"
         s.note(
-            "placement_changed", model=model.name, left=model.worker, worker=group, reason=reason
+            "placement_changed",
+            model=model.name,
+            left=left.name,
+            worker=model.worker,
+            reason=reason,
         )
-        move(s, model, group)

@@ -9,6 +9,7 @@ from ...protocol.messages import LoadedBody
 from ..config.model_section import ModelSection
 from .events import Peer
 from .facts import ModelFacts
+from .home import Home
 
 SENTENCE_CHARACTERS = 2000
 """Longest sentence we write into a header: four bytes each leave room in the header's limit."""
@@ -214,10 +215,14 @@ class Model:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Worker:
-    """One process slot through all its incarnations; ``epoch`` counts them."""
+    """One process slot through all its incarnations; ``epoch`` counts them.
+
+    ``home`` is what it is for, ``name`` what it is called: another slot may have been before it.
+    """
 
     name: str
-    models: tuple[str, ...]
+    home: Home
+    models: tuple[str, ...] = ()
     state: WorkerState = WorkerState.stopped
     deadline: float | None = None
     epoch: int = 0

@@ -9,8 +9,9 @@ from ..config.model_section import ModelSection
 from . import ending, keeping, load_failure, placement, residency, retiring, vacancy
 from .effects import AdoptConfig
 from .events import ConfigRead
+from .home import configured
 from .intake import removed_sentence
-from .records import OUTSIDE, SERVED, Model, Residency, Worker
+from .records import OUTSIDE, SERVED, Model, Residency
 from .state import State
 
 CHANGED = "the model's configuration has changed"
@@ -106,11 +107,7 @@ def note(s: State, event: ConfigRead) -> None:
 
 def add(s: State, name: str, section: ModelSection) -> None:
     """A model nobody knew."""
-    slot = section.group or name
-    worker = s.workers.setdefault(slot, Worker(name=slot, models=()))
-    worker.models = (*worker.models, name)
-    model = Model(name=name, settings=section, worker=slot)
-    s.models[name] = model
+    model = s.add(name, section)
     load_failure.forgive(s, model)  # of its group's worker: it may have been another model's fault
     keeping.adopt(s, model)
 
@@ -123,9 +120,9 @@ def replace(s: State, model: Model, section: ModelSection, now: float) -> None:
     load_failure.forgive(s, model)
     s.changing[model.name] = None
     model.pinned = section.pinned
-    # What an operator retired, or nobody has asked for, stays out.
-    model.summoned = section.preload and model.state not in OUTSIDE
-    stays_put = model.worker == (section.group or model.name)
+    # What an operator retired or is retiring, or nobody has asked for, stays out.
+    model.summoned = section.preload and model.state not in OUTSIDE and not model.retires
+    stays_put = s.worker_of(model).home == configured(model.name, section)
     if model.state is Residency.loading and not model.ordered and stays_put:
         return  # its load has yet to be ordered, and will be with the new settings
     go(s, model, now)
@@ -165,7 +162,7 @@ def conclude(s: State) -> None:
         if model.removed:
             forget(s, model)
         else:
-            placement.move(s, model, model.settings.group or name)
+            placement.move(s, model, configured(name, model.settings))
 
 
 def forget(s: State, model: Model) -> None:

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from ...protocol.messages import ModelStatus, SnapshotBody, WorkerStatus
 from . import accounts
-from .records import SENTENCE_CHARACTERS, Model, Phase, Residency, Worker, WorkerState
+from .records import OUTSIDE, SENTENCE_CHARACTERS, Model, Phase, Residency, Worker, WorkerState
 from .state import State
 
 
@@ -51,6 +51,7 @@ def worker_status(s: State, worker: Worker, now: float) -> WorkerStatus:
         retry_in_s=None if retry_at is None else max(0.0, retry_at - now),
         reason=worker.reason[:SENTENCE_CHARACTERS],
         last_lines=worker.last_lines,
+        group=worker.home.name if worker.home.kind == "group" else None,
     )
 
 
@@ -80,6 +81,7 @@ def model_status(s: State, model: Model, now: float) -> ModelStatus:
         reason=(model.waits or model.reason or model.apart)[:SENTENCE_CHARACTERS],
         retry_in_s=None if retry_at is None else max(0.0, retry_at - now),
         preload=model.settings.preload,
+        pid=None if model.state in OUTSIDE else worker.pid,
     )
 
 

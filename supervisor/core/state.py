@@ -13,6 +13,7 @@ from ..config.limits import Limits
 from ..config.model_section import ModelSection
 from .effects import Effect, Note, SendToClient, SendToWorker
 from .events import Peer
+from .home import Home, configured, free_name
 from .metrics import Metrics
 from .records import (
     SENTENCE_CHARACTERS,
@@ -51,8 +52,8 @@ class State:
     limits: Limits
     random: Callable[[], float]
     pool_bytes: int
-    models: dict[str, Model]
-    workers: dict[str, Worker]
+    models: dict[str, Model] = field(default_factory=dict[str, Model])
+    workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
     requests: dict[bytes, Request] = field(default_factory=dict[bytes, Request])
     effects: list[Effect] = field(default_factory=list[Effect])
     touched: dict[str, None] = field(default_factory=dict[str, None])
@@ -82,25 +83,27 @@ class State:
         pool_bytes: int,
     ) -> State:
         """Tables with a slot for each group and each model without one, all stopped."""
-        rows = {
-            name: Model(
-                name=name,
-                settings=section,
-                worker=section.group or name,
-                pinned=section.pinned,
-            )
-            for name, section in models.items()
-        }
-        slots: dict[str, list[str]] = {}
-        for model in rows.values():
-            slots.setdefault(model.worker, []).append(model.name)
-        return cls(
-            limits=limits,
-            random=random,
-            pool_bytes=pool_bytes,
-            models=rows,
-            workers={name: Worker(name=name, models=tuple(held)) for name, held in slots.items()},
-        )
+        s = cls(limits=limits, random=random, pool_bytes=pool_bytes)
+        for name, section in models.items():
+            s.add(name, section)
+        return s
+
+    def add(self, name: str, section: ModelSection) -> Model:
+        """A new model's row, where the configuration wants it."""
+        slot = self.slot(configured(name, section))
+        slot.models = (*slot.models, name)
+        model = Model(name=name, settings=section, worker=slot.name, pinned=section.pinned)
+        self.models[name] = model
+        return model
+
+    def slot(self, home: Home) -> Worker:
+        """The slot of a group or of a model alone, made if there is none: no other way leads in."""
+        for worker in self.workers.values():
+            if worker.home == home:
+                return worker
+        worker = Worker(name=free_name(home.name, self.workers), home=home)
+        self.workers[worker.name] = worker
+        return worker
 
     def emit(self, effect: Effect) -> None:
         """Add one effect to this event's answer."""

@@ -37,12 +37,13 @@ def passed(s: State, now: float) -> None:
             request_expired(s, request, now)
         elif keepalive_due(s, request) <= now:
             keep_alive(s, request, now)
+    ping_until = health.round_end(s, now)
     for worker in s.workers.values():
         commands.questions_expired(s, worker, now)
         if worker.deadline is not None and worker.deadline <= now:
             worker_expired(s, worker, now)
         else:
-            health.look(s, worker, now)
+            health.look(s, worker, now, ping_until)
     for model in s.models.values():
         if model.deadline is not None and model.deadline <= now:
             model_expired(s, model, now)

@@ -22,6 +22,12 @@ ENOUGH_FILES = 1024
 SMALL_POOL_BYTES = 2 * 10**9
 PATIENCE_S = 3.0
 FAILED = ("backoff", "fatal", "lost")
+SERVING = ("running", "listening")
+AGAIN = {
+    "http": "once it is mended, dflashctl reload starts it again",
+    "tcp": "once it is mended, start the daemon again",
+}
+"""What to do about a service that was given up."""
 
 
 def open_files() -> Finding:
@@ -110,6 +116,21 @@ def daemon(folder: Path) -> Iterator[Finding]:
         figures={"pid": snapshot.pid},
     )
     yield from failed_models(snapshot)
+    yield from failed_services(snapshot)
+
+
+def failed_services(snapshot: SnapshotBody) -> Iterator[Finding]:
+    """What does not let clients in, and what the daemon cannot do as it should."""
+    for service in snapshot.services:
+        if service.state not in SERVING:
+            yield Finding(
+                name="service",
+                says=f"{service.name} ({service.address}) is {service.state}: {service.reason}",
+                level="note" if service.state in ("waiting", "doubtful") else "problem",
+                advice=AGAIN.get(service.name, "") if service.state in FAILED else "",
+            )
+    for sentence in snapshot.problems:
+        yield Finding(name="daemon", says=sentence, level="problem")
 
 
 def silent(folder: Path, error: DflashError) -> Finding:

@@ -15,7 +15,7 @@ from starlette.requests import HTTPConnection
 from ..config.http_section import HttpSection
 from ..errors import KeyRefused
 from ..keys import http_keys
-from ..keys.http_keys import HttpKey, holder
+from ..keys.http_keys import NO_KEY, HttpKey, holder
 from ..keys.watched import WatchedKeys
 from .problem import Problem
 
@@ -46,8 +46,7 @@ class Access:
     def check(self) -> None:
         """Raise KeyRefused if everybody would be refused: then there is no use in listening."""
         if self._asks and not self._keys.keys:
-            hint = "no API key exists: `dflashctl keys new --http NAME` makes one"
-            raise KeyRefused(f"{self._keys.problem or hint}; then start dflashd again")
+            raise KeyRefused(self._keys.problem or NO_KEY)
 
     def authorise(self, request: HTTPConnection) -> Principal:
         """Who asks. Raises Problem(401) for a client that may not."""

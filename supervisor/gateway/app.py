@@ -17,6 +17,7 @@ from .conversation import Conversation
 from .dialects.chat import Chat
 from .dialects.completions import Completions
 from .dialects.messages import Messages
+from .dialects.token_count import TokenCount
 from .guard import Guard
 from .looking import Sight
 from .looks import Looks
@@ -28,6 +29,7 @@ DIALECTS: dict[str, Dialect] = {
     "/v1/chat/completions": Chat(),
     "/v1/completions": Completions(),
     "/v1/messages": Messages(),
+    "/v1/messages/count_tokens": TokenCount(),
 }
 
 

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from ...protocol.errors import DflashError
 from .access import Access
-from .health import unready
+from .health import degraded, unready
 from .looking import Fresh, Sight
 from .models import model, model_list
 from .page_state import page_state
@@ -84,10 +84,12 @@ class Looks:
         """Requests can be served."""
         _ = self._access.authorise(request)
         try:
-            reasons = unready(await self._sight.snapshot.get())
+            snapshot = await self._sight.snapshot.get()
+            reasons, problems = unready(snapshot), degraded(snapshot)
         except DflashError as error:
-            reasons = [error.message]
-        told = {"status": "unready" if reasons else "ready", "reasons": reasons}
+            reasons, problems = [error.message], []
+        status = "unready" if reasons else "degraded" if problems else "ready"
+        told = {"status": status, "reasons": reasons, "problems": problems}
         return JSONResponse(told, status_code=503 if reasons else 200, headers=_HEADERS)
 
     async def metrics(self, request: Request) -> Response:

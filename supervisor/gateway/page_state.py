@@ -13,6 +13,7 @@ from ...protocol.messages import (
     WorkerStatus,
 )
 from ..logs.log import line_of
+from .health import troubles
 
 
 def page_state(
@@ -31,6 +32,7 @@ def page_state(
         "state": snapshot.state,
         "uptime_s": snapshot.uptime_s,
         "pool_bytes": budget_bytes or physical_bytes,
+        "problems": troubles(snapshot),
         "workers": [_worker(worker) for worker in snapshot.workers],
         "models": [
             {

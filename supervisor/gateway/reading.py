@@ -39,12 +39,12 @@ Neutral = Mapping[str, tuple[tuple[object, ...], str]]
 """Parameter → the values that ask for nothing, and why others are refused."""
 
 
-def refuse_unhonoured(request: msgspec.Struct, neutral: Neutral) -> None:
+def refuse_unhonoured(request: msgspec.Struct, neutral: Neutral, where: str = "") -> None:
     """Raise Problem for a parameter that asks for something we do not do."""
     for name, (harmless, why) in neutral.items():
         value: Any = getattr(request, name)
         if value is not None and not any(value == each for each in harmless):
-            raise unsupported(name, why)
+            raise unsupported(where + name, why)
 
 
 def checked_model(model: str) -> str:

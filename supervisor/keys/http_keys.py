@@ -22,6 +22,7 @@ from .key_name import KeyName, checked_name
 from .private_file import changing, read_private, write_private
 
 NAME = "http.json"
+NO_KEY = "no API key exists: `dflashctl keys new --http NAME` makes one"
 PREFIX = "dfl-"
 """By which people, and scanners of published code, know one."""
 

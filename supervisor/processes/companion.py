@@ -18,12 +18,15 @@ from ..exit_statuses import EXIT_CONFIGURATION
 from ..logs.log import line, log
 from .workers import Processes
 
-State = Literal["stopped", "running", "backoff", "fatal"]
+State = Literal["stopped", "waiting", "running", "backoff", "fatal"]
 
 
 @final
 class Companion:
-    """One such process; ``processes`` is its own, with its command."""
+    """One such process; ``processes`` is its own, with its command.
+
+    ``lacks`` says what it cannot start without, and is empty when that is there.
+    """
 
     def __init__(
         self,
@@ -33,12 +36,14 @@ class Companion:
         random: Callable[[], float],
         *,
         address: str,
+        lacks: Callable[[], str] = str,
     ) -> None:
         self._name = name
         self._processes = processes
         self._limits = limits
         self._random = random
         self._address = address
+        self._lacks = lacks
         self._state: State = "stopped"
         self._pid: int | None = None
         self._epoch = 0
@@ -53,6 +58,9 @@ class Companion:
     def start(self) -> None:
         """Start it; what fails is tried again later."""
         self._retry = None
+        if reason := self._lacks():
+            self._wait(reason)
+            return
         self._epoch += 1
         self._started_at = time.monotonic()
         self._gone.clear()
@@ -61,8 +69,21 @@ class Companion:
         except OSError as error:
             self._failed(f"it cannot be started: {error}")
             return
-        self._state = "running"
+        self._state, self._reason = "running", ""
         log.info(line("service_started", service=self._name, pid=self._pid, address=self._address))
+
+    def look(self) -> None:
+        """Start it when what it waited for is there."""
+        if self._state == "waiting":
+            self.start()
+
+    def revive(self) -> None:
+        """Start it anew if it failed: what was wrong may have been mended."""
+        if self._state in ("fatal", "backoff") and not self._stopping:
+            if self._retry is not None:
+                self._retry.cancel()
+            self._failures.clear()
+            self.start()
 
     async def stop(self) -> None:
         """Ask it to leave, at last make it; bounded."""
@@ -99,11 +120,19 @@ class Companion:
             reason=self._reason,
         )
 
+    def _wait(self, reason: str) -> None:
+        if (self._state, self._reason) != ("waiting", reason):
+            log.error(line("service_waits", service=self._name, reason=reason))
+        self._state, self._reason = "waiting", reason
+
     def _ended(self, _name: str, epoch: int, status: int, log_tail: str) -> None:
         log.info(line("service_exited", service=self._name, epoch=epoch, status=status))
         self._pid = None
         self._gone.set()
         if self._stopping:
+            return
+        if reason := self._lacks():
+            self._wait(reason)
             return
         if time.monotonic() - self._started_at >= self._limits.stable_s:
             self._failures.clear()

@@ -37,6 +37,8 @@ class ProcessRegistry:
         self.path = runtime_dir / REGISTRY_NAME
         self._instance = instance
         self._entries: dict[int, Entry] = {}
+        self.problem = ""
+        """Why it does not hold what it should; empty if it does."""
 
     def add(self, pid: int, worker: str) -> None:
         """Remember a process that was just started."""
@@ -45,6 +47,11 @@ class ProcessRegistry:
             self._entries[pid] = Entry(
                 pid=pid, started_s=start_s, instance=self._instance, worker=worker
             )
+            self._write()
+
+    def look(self) -> None:
+        """Try again to write what could not be written."""
+        if self.problem:
             self._write()
 
     def remove(self, pid: int) -> None:
@@ -78,9 +85,15 @@ class ProcessRegistry:
             temporary.touch(mode=0o600)
             temporary.write_bytes(msgspec.json.encode(list(self._entries.values())))
             temporary.replace(self.path)
+            self.problem = ""
         except OSError as error:
             # The registry is a second net: workers end with us by other means too.
-            log.warning(line("registry_unwritable", path=self.path, reason=error))
+            if not self.problem:
+                log.warning(line("registry_unwritable", path=self.path, reason=error))
+            self.problem = (
+                f"{self.path} cannot be written ({error.strerror or error}): should the daemon be "
+                "killed now, workers that outlive it would not be found"
+            )
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
 

@@ -24,7 +24,7 @@ from .zap import ZapResponder
 FAILURES_LIMIT = 2
 """Proofs in a row that a good key does not get in; one may be a busy machine's."""
 
-State = Literal["waiting", "listening", "fatal", "stopped"]
+State = Literal["waiting", "listening", "doubtful", "fatal", "stopped"]
 
 
 class Board(Protocol):
@@ -119,14 +119,23 @@ class TcpListener:
         except Exception as error:  # noqa: BLE001 (without a proof there is no trust)
             log.exception(line("tcp_canary_failed"))
             problem = f"no proof can be made that the right keys get in ({error})"
-        if not problem or door is not self._door:
+        if door is not self._door:
+            return 0
+        if not problem:
+            self._trust()
             return 0
         open_to_all = problem in (BAD_KEY_GOT_IN, NO_KEY_GOT_IN)
         if door.is_full and not open_to_all:
             return 0  # nobody gets in, and for another reason
         if open_to_all or failures + 1 >= FAILURES_LIMIT:
             self._close("fatal", f"{problem}: closed until dflashd is started again")
+        else:
+            self._state, self._reason = "doubtful", f"{problem}; it is tried once more"
         return failures + 1
+
+    def _trust(self) -> None:
+        self._state = "listening"
+        self._reason = "" if self._server is not None else "without keys (insecure_loopback)"
 
     def _look_at_keys(self) -> None:
         if self._server is None or not self._keys.look():
@@ -163,8 +172,7 @@ class TcpListener:
         loop.add_reader(door.monitor_fileno(), door.watch)
         self._door = door
         self._board.open_door(door)
-        self._state = "listening"
-        self._reason = "" if self._server is not None else "without keys (insecure_loopback)"
+        self._trust()
         self._board.note("tcp_opened", {"address": " ".join(self._section.listen)})
 
     def _close(self, state: State, reason: str) -> None:

@@ -212,7 +212,7 @@ def test_cancelled_requests_leave_sound_state_and_failed_ones_none(folder: Path)
     assert mx.array_equal(warm.logits, expected.logits)
     assert warm.tokens == expected.tokens
     model.clear_cache()
-    failed = model.begin(body)
+    failed = Generation(model.model, body, model.cache)
     failed.step()
     decoder = failed._decoder
     assert decoder is not None
@@ -229,7 +229,7 @@ def test_stop_inside_a_block_publishes_nothing_behind_it(folder: Path) -> None:
     full = answer(model, PROMPT, cache=OFF)
     text = model.model.tokenizer.decode(full.tokens[:6])
     body = GenerateBody(tokens=PROMPT, max_tokens=20, ignore_eos=True, stop=(text[-3:],))
-    generation = model.begin(body)
+    generation = Generation(model.model, body, model.cache)
     while not generation.finished:
         generation.step()
     history = generation._history

@@ -91,6 +91,18 @@ def test_anthropic_streams_the_same_text(served: tuple[str, Client]) -> None:
     assert message.stop_reason == expected
 
 
+def test_a_count_is_what_a_message_then_costs(served: tuple[str, Client]) -> None:
+    """count_tokens says how many input tokens the same message has, whatever its length."""
+    url, _ = served
+    client = anthropic.Anthropic(base_url=url, api_key="none", timeout=60)
+    asked: Any = {"model": "small", "messages": QUESTION}
+    counted = client.messages.count_tokens(**asked).input_tokens
+    usage = client.messages.create(**asked, max_tokens=1).usage
+    assert counted == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+    longer: Any = [{"role": "user", "content": "word " * 20_000}]
+    assert client.messages.count_tokens(model="small", messages=longer).input_tokens > 20_000
+
+
 def test_tools_of_a_model_without_them_are_refused(served: tuple[str, Client]) -> None:
     """The embedded model's template knows no tools: an error that says so, not silence."""
     official = openai.OpenAI(base_url=f"{served[0]}/v1", api_key="none", timeout=60)

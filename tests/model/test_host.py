@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from mlx_lm.generate import generate_step
 from mlx_lm.utils import load_model
 
 from dflashd.protocol.errors import DflashError, ErrorCode
-from dflashd.worker import Host
+from dflashd.worker import Host, LoadProgress
 from dflashd.worker.hooks.guard import GUARD
 
 from ..tiny import make_draft, make_target
@@ -111,6 +112,93 @@ def test_three_models_asked_while_they_change(
     assert mx.get_active_memory() - before_bytes < 10_000
 
 
+def test_two_hosts_in_one_process(pairs: dict[str, Pair], solo: Any, tmp_path: Path) -> None:
+    """Two hosts serve the same model and each its own at the same time, as if alone. Of one disk
+    cache one of them writes, the other says that it is this process which does; when the first has
+    gone, the second goes on with everything.
+    """
+    cache = {"disk_bytes": 2**26, "disk_dir": str(tmp_path)}
+    pair = pairs["qwen3"]
+    names = (("qwen3", "hybrid"), ("qwen3", "llama"))
+    hosts = [Host(), Host()]
+    for host, own in zip(hosts, names, strict=True):
+        host.load("qwen3", pair.target, pair.draft, cache=cache)
+        host.load(own[1], pairs[own[1]].target, pairs[own[1]].draft)
+    reports = [host.cache("qwen3").disk for host in hosts]
+    assert reports[0] == "on"
+    assert reports[1].startswith("this process writes to this cache already")
+    owners = {ownership.hooked: ownership.models for ownership in GUARD.owners()}
+    assert [m for models in owners.values() for m in models].count("qwen3") >= 2
+
+    def keep_asking(host: Host, name: str) -> None:
+        for prompt in PROMPTS * 2:
+            assert ask(host, name, prompt) == solo[name, prompt]
+
+    with ThreadPoolExecutor(4) as pool:
+        both = [(host, name) for host, own in zip(hosts, names, strict=True) for name in own]
+        asking = [pool.submit(keep_asking, host, name) for host, name in both]
+        for asked in asking:
+            asked.result(LIMIT_S)
+    hosts[0].shutdown()
+    assert ask(hosts[1], "qwen3", PROMPTS[0]) == solo["qwen3", PROMPTS[0]]
+    assert ask(hosts[1], "llama", PROMPTS[1]) == solo["llama", PROMPTS[1]]
+    long = hosts[1].generate("qwen3", tokens=PROMPTS[2] * 20, max_tokens=3, ignore_eos=True)
+    long.wait()
+    assert hosts[1].cache("qwen3").disk == "on"
+    hosts[1].shutdown()
+    assert not GUARD.owners()
+
+
+def test_a_stream_goes_on_while_a_neighbour_comes_and_goes(
+    pairs: dict[str, Pair], solo: dict[tuple[str, tuple[int, ...]], tuple[int, ...]]
+) -> None:
+    """Between any two words of a neighbour's load the stream gets its turn, the neighbour's leave
+    takes no more than a few of the engine's steps, and the text is the solo run's.
+    """
+    with Host() as host:
+        host.load("qwen3", pairs["qwen3"].target, pairs["qwen3"].draft)
+        host.load("hybrid", pairs["hybrid"].target, pairs["hybrid"].draft)
+        host.unload("hybrid")  # what is compiled once is compiled
+        alone = host.generate("qwen3", tokens=PROMPTS[0], max_tokens=480, ignore_eos=True)
+        expected = alone.wait().tokens
+        came, enough = [0], threading.Event()
+
+        def read() -> int:
+            rounds = 0
+            while not enough.is_set():
+                tokens: list[int] = []
+                options: Any = {"tokens": PROMPTS[0], "max_tokens": 480, "ignore_eos": True}
+                for chunk in host.generate("qwen3", **options):
+                    tokens += chunk.tokens
+                    came[0] += 1
+                assert tuple(tokens) == expected
+                rounds += 1
+            return rounds
+
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(read)
+            try:
+                for _ in range(3):
+                    told: list[LoadProgress] = []
+                    steps = host.steps()
+                    pair = pairs["hybrid"]
+                    host.load("hybrid", pair.target, pair.draft, on_progress=told.append)
+                    # Each word of the load counts as a step; the others are the stream's.
+                    assert host.steps() - steps >= 1.5 * len(told)
+                    assert len(told) > 5
+                    assert ask(host, "hybrid", PROMPTS[1]) == solo["hybrid", PROMPTS[1]]
+                    before, steps = came[0], host.steps()
+                    host.unload("hybrid")
+                    assert host.steps() - steps <= 5
+                    until_s = time.monotonic() + LIMIT_S
+                    while came[0] == before:
+                        assert time.monotonic() < until_s, "the stream stopped with its neighbour"
+                        time.sleep(0.001)
+            finally:
+                enough.set()
+            assert reading.result(LIMIT_S) > 0
+
+
 def test_other_settings_share_the_weights(pairs: dict[str, Pair]) -> None:
     """A model that is loaded anew with another block length reads no weights again."""
     pair = pairs["llama"]
@@ -195,7 +283,7 @@ def test_loads_and_unloads_do_not_add_up(pairs: dict[str, Pair]) -> None:
 PROGRAM = """
 from pathlib import Path
 import sys
-from dflashd.worker import Host
+from dflashd.worker import Host, LoadProgress
 
 host = Host()
 host.load("m", Path(sys.argv[1]))

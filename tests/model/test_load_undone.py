@@ -22,8 +22,9 @@ from safetensors.numpy import (  # pyright: ignore[reportMissingTypeStubs]
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import LoadBody
 from dflashd.worker.engine import load_errors
-from dflashd.worker.engine.border import Generation as AnyGeneration, Progress
+from dflashd.worker.engine.border import Generation as AnyGeneration
 from dflashd.worker.engine.mlx_engine import MlxEngine
+from dflashd.worker.errand import Progress
 from dflashd.worker.errors import Withdrawn
 from dflashd.worker.hooks.guard import HookGuard, Ownership
 from dflashd.worker.loop.registry import Registry

@@ -7,13 +7,14 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import mlx.core as mx
 import psutil
 import pytest
 
 from dflashd.protocol.errors import DflashError, ErrorCode
-from dflashd.worker import Answer, Host
+from dflashd.worker import Host
 from dflashd.worker.engine import memory
 from dflashd.worker.hooks.guard import GUARD
 
@@ -32,6 +33,32 @@ FAMILIES: dict[str, Family] = {
 """Plain attention, sliding windows, gated delta with attention, short convolutions."""
 
 
+class Said(Protocol):
+    """An answer that has come."""
+
+    @property
+    def tokens(self) -> tuple[int, ...]: ...
+
+
+class Asked(Protocol):
+    """A request."""
+
+    def wait(self) -> Said: ...
+    def cancel(self) -> None: ...
+
+
+class Models(Protocol):
+    """What is soaked: a host, or a worker process behind its socket."""
+
+    def load(
+        self, name: str, target: Path, draft: Path | None, /, *, block_tokens: int | None
+    ) -> object: ...
+    def unload(self, name: str, /, *, drain_s: float = 0.0) -> None: ...
+    def generate(
+        self, model: str, /, *, tokens: tuple[int, ...], max_tokens: int, ignore_eos: bool
+    ) -> Asked: ...
+
+
 @dataclass(frozen=True)
 class Member:
     """One of the six models. Two of them share a target, one has no draft."""
@@ -46,13 +73,17 @@ class Running:
 
     model: str
     prompt: tuple[int, ...]
-    answer: Answer
+    answer: Asked
     excuses: set[ErrorCode] = field(default_factory=set[ErrorCode])
 
 
 @pytest.fixture(scope="module")
 def members(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Member]:
-    folder = tmp_path_factory.mktemp("members")
+    return make_members(tmp_path_factory.mktemp("members"))
+
+
+def make_members(folder: Path) -> dict[str, Member]:
+    """Six models of four families."""
     made: dict[str, Member] = {}
     for name, family in FAMILIES.items():
         target = make_member(folder / name / "target", family)
@@ -68,7 +99,7 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Member]:
 class Soak:
     """Seeded operations on a host, and what has to come of them."""
 
-    def __init__(self, host: Host, members: dict[str, Member], seed: int) -> None:
+    def __init__(self, host: Models, members: dict[str, Member], seed: int) -> None:
         self.host = host
         self.members = members
         self.random = random.Random(seed)
@@ -91,7 +122,7 @@ class Soak:
         self.host.load(name, member.target, member.draft, block_tokens=block_tokens)
         self.loaded.add(name)
 
-    def start(self, name: str, prompt: tuple[int, ...]) -> Answer:
+    def start(self, name: str, prompt: tuple[int, ...]) -> Asked:
         return self.host.generate(name, tokens=prompt, max_tokens=TOKENS, ignore_eos=True)
 
     def operate(self) -> None:

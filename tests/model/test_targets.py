@@ -90,6 +90,19 @@ def test_every_family_is_tried() -> None:
     assert all(family.model_type == name for name, family in MEMBERS.items())
 
 
+def test_models_with_public_drafts_have_a_tried_family() -> None:
+    """Every type that the documentation names for a public model is one that these tests run."""
+    text = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
+    table = text.partition("Models with a public draft")[2].partition("What decides is")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("|")][2:]
+    named = {name.strip(" `") for _, types in rows for name in types.split(",")}
+    models = " ".join(models for models, _ in rows)
+    wanted = "Llama 3.1,Qwen3,Coder,Coder-Next,Qwen3.5,Qwen3.6,Qwen3.8,Gemma 4,gpt-oss,LFM2.5"
+    for model in (*wanted.split(","), "Muse-Glimmer", "Kimi K2.5"):
+        assert model in models
+    assert named <= {family.model_type for family in ALL.values()} & FAMILIES
+
+
 def test_plain_tokens_are_the_models_own(member: Member) -> None:
     """Plain decoding gives the argmax of one pass over all; the text is varied, ties are rare."""
     truth = member.truth

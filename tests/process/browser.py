@@ -15,7 +15,7 @@ def chromium() -> str | None:
 
 
 def look(program: str, url: str, profile: Path, *, width: int = 1100, height: int = 800) -> str:
-    """Open a page, let it run for some seconds of its own time, and return its text as drawn.
+    """Open a page, let it run for a minute of its own time, and return its text as drawn.
 
     A screenshot lies beside ``profile`` afterwards.
     """
@@ -27,7 +27,7 @@ def look(program: str, url: str, profile: Path, *, width: int = 1100, height: in
         "--no-first-run",
         f"--user-data-dir={profile}",
         f"--window-size={width},{height}",
-        "--virtual-time-budget=4000",
+        "--virtual-time-budget=60000",
     ]
     picture = profile.with_suffix(".png")
     for command in ([*shared, f"--screenshot={picture}", url], [*shared, "--dump-dom", url]):

@@ -50,7 +50,7 @@ def test_spawn_status_retire_shutdown(make_daemon: MakeDaemon) -> None:
     assert "a is ready" in spawned.stdout
     assert "weights" in spawned.stderr
     table = ctl(daemon, "status").stdout.splitlines()
-    assert table[1].split()[:4] == ["MODEL", "STATE", "ENGINE", "PID"]
+    assert table[1].split()[:4] == ["MODEL", "STATE", "ENGINE", "WORKER"]
     assert table[2].split()[:3] == ["a", "ready", "dflash"]
     state = json.loads(ctl(daemon, "status", "--json").stdout)
     assert state["workers"][0]["retry_in_s"] is None
@@ -61,6 +61,26 @@ def test_spawn_status_retire_shutdown(make_daemon: MakeDaemon) -> None:
     assert ctl(daemon, "shutdown").returncode == 0
     assert list(daemon.runtime_dir.iterdir()) == []
     assert daemon.wait() == 0
+
+
+def test_status_shows_who_shares_a_worker(make_daemon: MakeDaemon) -> None:
+    """Of a group's models those that are loaded show its process, and its memory once."""
+    group = 'group = "g"'
+    daemon = make_daemon({"a": {}, "b": {}, "c": {}}, {"a": group, "b": group, "c": group})
+    ctl(daemon, "spawn", "a")
+    ctl(daemon, "spawn", "c")
+    head, *rows = ctl(daemon, "status").stdout.splitlines()[1:]
+    cells = [dict(zip(head.split(), row.replace(" MB", "MB").split(), strict=True)) for row in rows]
+    state = json.loads(ctl(daemon, "status", "--json").stdout)
+    (worker,) = state["workers"]
+    pid, memory = str(worker["pid"]), f"{worker['memory_bytes'] / 1e6:.0f}MB"
+    shown = {row["MODEL"]: (row["WORKER"], row["PID"], row["MEMORY"]) for row in cells}
+    assert shown == {"a": ("g", pid, memory), "b": ("g", "-", "-"), "c": ("g", pid, "=a")}
+    assert (worker["group"], worker["models"]) == ("g", ["a", "b", "c"])
+    assert [model["pid"] for model in state["models"]] == [worker["pid"], None, worker["pid"]]
+    top = json.loads(ctl(daemon, "top", "--json", "-n", "1").stdout.splitlines()[0])
+    assert [(m["worker"], m["pid"]) for m in top["models"]][1] == ("g", None)
+    assert [m["memory_bytes"] > 0 for m in top["models"]] == [True, False, True]
 
 
 def test_generate_streams_or_prints_the_whole(make_daemon: MakeDaemon) -> None:

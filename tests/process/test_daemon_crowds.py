@@ -11,8 +11,16 @@ import pytest
 import zmq
 
 from dflashd.protocol import Client, DflashError, ErrorCode
-from dflashd.protocol.codec import encode
-from dflashd.protocol.messages import AddCredit, Generate, GenerateBody
+from dflashd.protocol.codec import decode, encode
+from dflashd.protocol.messages import (
+    Accepted,
+    AddCredit,
+    Failed,
+    Generate,
+    GenerateBody,
+    Header,
+    ToClient,
+)
 
 from .daemon_process import DaemonProcess, wait_for
 
@@ -51,6 +59,52 @@ def test_crowd_of_connections_is_refused_and_aborts_nothing(make_daemon: MakeDae
 
 def files(daemon: DaemonProcess) -> int:
     return psutil.Process(daemon.child.pid).num_fds()
+
+
+def test_flood_of_large_prompts_is_refused_and_holds_bounded_memory(
+    make_daemon: MakeDaemon,
+) -> None:
+    """What waits is bounded in bytes over all clients; the others are told when to retry."""
+    room, prompt, clients, each = 32 * 2**20, "x" * (4 * 2**20), 24, 4
+    daemon = make_daemon(
+        {"a": {"chunks": 100_000}}, queued_bytes=room, active_requests_per_worker=2
+    )
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    body = GenerateBody(prompt=prompt)
+    with daemon.client() as client, ExitStack() as crowd:
+        client.spawn("a")
+        process = psutil.Process(daemon.child.pid)
+        before, most = process.memory_info().rss, 0
+        answers: dict[bytes, list[Header]] = {}
+        flood = [crowd.enter_context(context.socket(zmq.DEALER)) for _ in range(clients)]
+        for number, one in enumerate(flood):
+            one.setsockopt(zmq.LINGER, 0)
+            one.connect(f"ipc://{daemon.runtime_dir / 'requests.sock'}")
+            for nth in range(each):
+                id = bytes([number, nth]) * 8
+                answers[id] = []
+                one.send_multipart(encode(Generate(id=id, model="a"), body))
+
+        def all_answered() -> bool:
+            nonlocal most
+            most = max(most, process.memory_info().rss - before)
+            for one in flood:
+                while one.poll(0):
+                    header = decode(one.recv_multipart(), ToClient).header
+                    assert isinstance(header, Accepted | Failed)
+                    answers[header.id or b""].append(header)
+            return all(answers.values())
+
+        wait_for("all are answered", all_answered, 60)
+        refused = [h for heard in answers.values() for h in heard if isinstance(h, Failed)]
+        waiting = client.status().models[0].queued
+        assert waiting * len(prompt) <= room
+        assert len(refused) == clients * each - waiting - 2
+        assert {h.code for h in refused} == {ErrorCode.overloaded}
+        assert all(h.retryable and h.retry_after_s for h in refused)
+        assert most < clients * each * len(prompt) / 2, "what was refused was held, too"
+    context.term()
+    wait_for("they are gone", lambda: daemon.status().models[0].queued == 0)
 
 
 def test_crowd_that_does_not_read_holds_bounded_memory(make_daemon: MakeDaemon) -> None:

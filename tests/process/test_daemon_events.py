@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from dflashd.protocol import DflashError, ErrorCode
+from dflashd.protocol import Client, DflashError, ErrorCode
 from dflashd.protocol.codec import Message, decode, decode_body, encode
 from dflashd.protocol.envelope import SIGNATURE
 from dflashd.protocol.messages import (
+    WINDOW_CHUNKS,
     Accepted,
     AddCredit,
     Cancel,
@@ -28,6 +29,7 @@ from dflashd.protocol.messages import (
     ToClient,
 )
 from dflashd.protocol.paths import Endpoints
+from dflashd.protocol.question import Asker
 
 from .daemon_process import DaemonProcess, wait_for
 from .test_cli_commands import ctl, start
@@ -213,3 +215,24 @@ def test_a_stderr_that_nobody_reads_stops_nothing(make_daemon: MakeDaemon) -> No
     assert daemon.wait() == 0
     os.close(source)
     context.destroy(0)
+
+
+def test_an_asker_hears_all_that_is_kept(make_daemon: MakeDaemon) -> None:
+    """Without an event loop more than a window of events is read, and leaving early ends it."""
+    daemon = make_daemon({"a": {}})
+    with Asker(daemon.runtime_dir) as asker:
+        for turn in range(100):
+            asker.pin("a", pinned=turn % 2 == 0)
+        heard = [event.serial for event in asker.events()]
+        assert len(heard) > WINDOW_CHUNKS
+        with daemon.client() as client:
+            assert heard == [event.serial for event in client.events()]
+            assert asker.metrics().families
+            assert next(asker.events(last=100)).serial == heard[-100]
+            asker.close()
+            wait_for("nobody watches", lambda: not watching(client))
+
+
+def watching(client: Client) -> int:
+    """How many watch, or are owed something."""
+    return int(client.status().counters["watchers"])

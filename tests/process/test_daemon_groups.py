@@ -125,6 +125,49 @@ def test_conflict_with_placement_strict_is_refused(make_daemon: MakeDaemon) -> N
         assert model_of(client, "a").state == "ready"
 
 
+FILES = {"memory_bytes": 2 * 2**20}
+"""Makes a model a folder with the config.json and the headers of a real one."""
+
+
+def test_conflict_told_by_files_moves_the_model_before_it_loads(make_daemon: MakeDaemon) -> None:
+    """Two engines for one family: config.json tells, the second is moved, and that is said."""
+    sections = {"a": GROUPED["a"], "b": f'{GROUPED["b"]}\nbackend = "warp"'}
+    daemon = make_daemon({"a": {"chunks": 150, **FILES}, "b": FILES}, sections)
+    with daemon.client() as client:
+        first = client.generate("a", "x")
+        next(chunks := iter(first))
+        second = client.generate("b", "x").wait()
+        assert len(list(chunks)) == 149
+        assert second.stats.worker_pid != first.wait().stats.worker_pid
+        moved = model_of(client, "b")
+        text = "a has llama hooked by backend dflash, b wants it hooked by warp"
+        assert (moved.worker, moved.state) == ("b", "ready")
+        assert moved.reason == f"not in the worker of group g: {text}"
+        events = list(client.events())
+        (told,) = [e.fields for e in events if e.name == "placement_changed"]
+        assert told == {"model": "b", "left": "g", "worker": "b", "reason": text}
+        assert "load_failed" not in [e.name for e in events]
+        began = [e.fields["worker"] for e in events if e.name == "load_began"]
+        assert began == ["g", "b"], "it was loaded into the conflict first"
+
+
+def test_strict_placement_refuses_what_files_tell(make_daemon: MakeDaemon) -> None:
+    """With strict placement the conflict's text is the answer, and nothing is loaded for it."""
+    strict = f'{GROUPED["b"]}\nbackend = "warp"\nplacement = "strict"'
+    daemon = make_daemon({"a": FILES, "b": FILES}, {"a": GROUPED["a"], "b": strict})
+    with daemon.client() as client:
+        client.spawn("a")
+        for ask in (client.generate("b", "x").wait, lambda: client.spawn("b")):
+            with pytest.raises(DflashError, match="a has llama hooked by backend dflash") as no:
+                ask()
+            assert no.value.code is ErrorCode.hook_conflict
+        assert model_of(client, "b").state == "fatal"
+        assert "llama" in model_of(client, "b").reason
+        assert client.generate("a", "x").wait().text
+        began = [e.fields["model"] for e in client.events() if e.name == "load_began"]
+        assert began == ["a"]
+
+
 def test_spawn_moves_a_model_into_a_group(make_daemon: MakeDaemon) -> None:
     """A model is put into a group by command; slots without models disappear."""
     daemon = make_daemon({"a": {}, "b": {}}, {"a": 'group = "g"'})
@@ -140,6 +183,28 @@ def test_spawn_moves_a_model_into_a_group(make_daemon: MakeDaemon) -> None:
         workers = client.status().workers
         assert [(worker.name, worker.models) for worker in workers] == [("g", ("a", "b"))]
         assert daemon.worker_pids() == [workers[0].pid]
+
+
+def test_group_and_model_of_one_name_never_share_a_worker(make_daemon: MakeDaemon) -> None:
+    """An operator's group is left alone by a reload that brings a model of its name."""
+    daemon = make_daemon({"b": {"chunks": 150}, "x": {"conflicts_with": "b"}})
+    daemon.write_config(["b"])
+    with daemon.client() as client:
+        client.reload()
+        client.spawn("b", group="x")
+        stream = client.generate("b", "x")
+        next(chunks := iter(stream))
+        daemon.write_config(["b", "x"])
+        client.reload()
+        pid = client.generate("x", "x").wait().stats.worker_pid
+        assert not stream.ended
+        workers = {w.models: (w.name, w.group, w.pid) for w in client.status().workers}
+        assert workers["x",] == ("x:2", None, pid)
+        assert workers["b",][:2] == ("x", "x")
+        assert workers["b",][2] != pid
+        assert len(list(chunks)) == 149
+        with pytest.raises(DflashError, match="x is a model"):
+            client.spawn("b", group="x")
 
 
 def test_crash_of_a_group_comes_back_for_who_is_wanted(make_daemon: MakeDaemon) -> None:

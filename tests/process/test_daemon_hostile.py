@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -29,6 +31,7 @@ from dflashd.protocol.messages import (
     Status,
     ToClient,
 )
+from dflashd.protocol.question import ask_status
 
 from .daemon_process import DaemonProcess, wait_for
 
@@ -198,3 +201,47 @@ def test_flood_of_requests_is_bounded(make_daemon: MakeDaemon) -> None:
             codes.append(caught.value.code)
         assert codes == [ErrorCode.overloaded] * 250
         assert client.status().models[0].queued == 50
+
+
+NAMES = """
+import ctypes, struct
+libc = ctypes.CDLL(None)
+drawn = [libc.rand() for _ in range(40)]
+for low, high in zip(drawn, drawn[1:]):
+    for place in range(1, 8):
+        name = ((low | high << 31) + place) % 2**32
+        print((bytes(1) + struct.pack(">I", name)).hex())
+"""
+"""What libzmq calls its connections in a process that draws its numbers as any other does."""
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_nobody_guesses_what_another_will_be_called(make_daemon: MakeDaemon, door: str) -> None:
+    """Names that libzmq would give next in an unprepared process do not end the daemon."""
+    daemon = make_daemon({"a": {}})
+    path = daemon.runtime_dir / f"{door}.sock"
+    told = subprocess.run([sys.executable, "-c", NAMES], capture_output=True, text=True, check=True)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+
+    def connect(name: bytes | None = None) -> None:
+        own = context.socket(zmq.DEALER)
+        if name is not None:
+            own.setsockopt(zmq.ROUTING_ID, name)
+        own.connect(f"ipc://{path}")
+        own.send(b"x")
+
+    try:
+        names = told.stdout.split()
+        for name in names:
+            connect(bytes.fromhex(name))
+        for _ in range(20):
+            connect()
+        assert ask_status(daemon.runtime_dir).state == "serving"
+        strangers = f"{door}_strangers"
+
+        def heard() -> bool:
+            return ask_status(daemon.runtime_dir).counters.get(strangers, 0) == len(names) + 20
+
+        wait_for("all have spoken", heard)
+    finally:
+        context.destroy(linger=0)

@@ -12,8 +12,10 @@ import psutil
 import pytest
 
 from dflashd.protocol import Client, DflashError, ErrorCode
+from dflashd.supervisor.doctor import host as doctor
 
 from .daemon_process import DaemonProcess, is_alive, wait_for
+from .test_cli_commands import ctl
 
 MakeDaemon = Callable[..., DaemonProcess]
 LONG = {"chunks": 100_000, "chunk_s": 0.005}
@@ -73,6 +75,35 @@ def test_machine_that_slept_blames_nobody(make_daemon: MakeDaemon) -> None:
         status = client.status()
         assert [worker.restarts for worker in status.workers] == [0, 0]
         assert status.counters["pauses"] >= 1
+
+
+@pytest.mark.parametrize("shift_s", [86_400.0, -86_400.0], ids=["ahead", "back"])
+def test_clock_that_was_set_ends_nothing(make_daemon: MakeDaemon, shift_s: float) -> None:
+    """A jump of the time of day expires nothing: no deadline, no idle model, no worker."""
+    daemon = make_daemon(
+        {"a": {"chunks": 200}, "b": {}, "c": {"load_s": 1.0}},
+        {"b": "idle_ttl_s = 3600"},
+        ping_interval_s=0.2,
+    )
+    with daemon.client() as client:
+        client.spawn("b")
+        streaming = client.generate("a", "x")
+        next(chunks := iter(streaming))
+        waiting = client.generate("c", "x", deadline_s=60)
+        before = list(client.events())[-1]
+        (daemon.home / "clock").write_text(str(shift_s))
+        daemon.signal(signal.SIGUSR2)
+        assert waiting.wait().text
+        assert len(list(chunks)) == 199
+        status = client.status()
+        assert [worker.restarts for worker in status.workers] == [0, 0, 0]
+        assert [model.state for model in status.models] == ["ready", "ready", "ready"]
+        assert status.counters.get("pauses", 0) == 0
+        after = [event for event in client.events() if event.serial > before.serial]
+        assert [e.serial for e in after] == [before.serial + n + 1 for n in range(len(after))]
+        told_s = after[-1].at_unix_s - before.at_unix_s
+        assert abs(told_s - shift_s) < 60, "events tell the time of day as it was set"
+        assert status.uptime_s < 60
 
 
 def test_supervisor_killed_and_restarted_at_once(make_daemon: MakeDaemon) -> None:
@@ -169,3 +200,19 @@ def test_worker_without_descriptors_is_refused_and_aborts_nothing(make_daemon: M
         process.rlimit(psutil.RLIMIT_NOFILE, (hard, hard))
         client.spawn("b")
         assert client.generate("b", "x").wait().text
+
+
+def test_a_registry_that_cannot_be_written_is_told(make_daemon: MakeDaemon) -> None:
+    """Requests are served; status and doctor name the trouble, which passes when its cause does."""
+    daemon = make_daemon({"a": {}})
+    (obstacle := daemon.runtime_dir / "workers.new").mkdir()
+    with daemon.client() as client:
+        assert client.generate("a", "x").wait().tokens
+        (problem,) = client.status().problems
+        assert str(daemon.runtime_dir / "workers.json") in problem
+        assert f"problem: {problem}\n" in ctl(daemon, "status").stdout
+        findings = [f for f in doctor.daemon(daemon.runtime_dir) if f.level == "problem"]
+        assert [finding.says for finding in findings] == [problem]
+        obstacle.rmdir()
+        wait_for("it is written", lambda: not client.status().problems)
+        assert str(pid_of(client)) in (daemon.runtime_dir / "workers.json").read_text()

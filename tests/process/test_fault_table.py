@@ -43,9 +43,8 @@ class Row:
 
 ROWS = (
     *(Row(fault=f, stage=s) for f in CRASHES for s in ("idle", "loading", "prefill", "decode")),
-    *(Row(fault=f, stage=s) for f in HANGS for s in ("idle", "loading", "decode")),
-    Row(fault="stopped", stage="prefill"),
-    *(Row(fault="unusable", stage=s) for s in ("start", "idle", "loading", "decode")),
+    *(Row(fault=f, stage=s) for f in HANGS for s in ("idle", "loading", "prefill", "decode")),
+    *(Row(fault="unusable", stage=s) for s in ("start", "idle", "loading", "prefill", "decode")),
     Row(fault="import error", stage="start"),
 )
 

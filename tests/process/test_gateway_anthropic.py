@@ -138,3 +138,14 @@ def test_models_are_listed(shared_gateway: Gateway) -> None:
     """The same list serves this client."""
     models = client_of(shared_gateway).models.list().data
     assert [(model.id, model.display_name) for model in models] == [("a", "a"), ("org/b", "org/b")]
+
+
+def test_tokens_of_a_prompt_are_counted(make_gateway: Callable[..., Gateway]) -> None:
+    """As Anthropic's client asks; the model is loaded for it, and answers nothing else."""
+    gateway = make_gateway({"a": {}})
+    asked: Any = {"model": "a", "messages": [{"role": "user", "content": "Hi"}], "system": "Be."}
+    assert client_of(gateway).messages.count_tokens(**asked).input_tokens == 7
+    (model,) = gateway.daemon.status().models
+    assert (model.loads, model.completed) == (1, 1)
+    with pytest.raises(anthropic.NotFoundError):
+        client_of(gateway).messages.count_tokens(model="b", messages=ASK["messages"])

@@ -19,6 +19,7 @@ from dflashd.supervisor.keys.http_keys import http_keys, new_http_key, revoke_ht
 
 from .daemon_process import wait_for
 from .gateway_process import Gateway, GatewayDaemon, free_port
+from .test_cli_commands import ctl
 
 CHAT = "/v1/chat/completions"
 ASK: dict[str, Any] = {"model": "a", "messages": [{"role": "user", "content": "Hi"}]}
@@ -169,13 +170,20 @@ def test_the_command_line_shows_a_key_once(shared_keyed: Gateway) -> None:
 
 
 def test_without_any_key_nothing_listens_beyond_the_loopback() -> None:
-    """Reachable from elsewhere and no key: the gateway does not start, and says what to do."""
+    """Reachable from elsewhere and no key: the gateway waits and says for what, until there is."""
     daemon = GatewayDaemon({"a": {}}, free_port(), {"host": "0.0.0.0"})
     try:
-        wait_for("it gives up", lambda: daemon.status().services[0].state == "fatal")
+        wait_for("it waits", lambda: daemon.status().services[0].state == "waiting")
         assert "dflashctl keys new --http" in daemon.status().services[0].reason
+        shown = ctl(daemon, "status").stdout
+        assert f"http     waiting  -    http://0.0.0.0:{daemon.port}" in shown
+        assert "http: no API key exists: `dflashctl keys new --http NAME` makes one" in shown
         with daemon.client() as client:
             assert client.generate("a", "x").wait().tokens
+        key = new_http_key(daemon.state_dir / "keys", "app")
+        gateway = Gateway(daemon)
+        assert gateway.get("/v1/models", **{"x-api-key": key})[0] == 200
+        assert (gateway.service().state, gateway.service().reason) == ("running", "")
     finally:
         daemon.close()
 
@@ -230,5 +238,10 @@ def test_tls_by_files(tmp_path: Path) -> None:
     try:
         wait_for("it gives up", lambda: daemon.status().services[0].state == "fatal")
         assert "can be read by all" in daemon.status().services[0].reason
+        key.chmod(0o600)
+        with daemon.client() as client:
+            client.reload()
+        wait_for("it is revived", lambda: daemon.status().services[0].state == "running")
+        wait_for("it speaks TLS", lambda: answered() == 200)
     finally:
         daemon.close()

@@ -37,6 +37,7 @@ def test_the_page_shows_the_daemon(
     assert PROGRAM is not None
     words = "ValueError: no <b>such</b> file\n"
     gateway = make_gateway({"good": {}, "bad": {"exit_at_start": 78, "last_words": words}})
+    (gateway.daemon.runtime_dir / "workers.new").mkdir()  # in the way of the list of processes
     assert gateway.post(CHAT, {**ASK, "model": "good"})[0] == 200
     assert gateway.post(CHAT, {**ASK, "model": "bad"})[0] == 503
     wait_for("it gives up", lambda: gateway.daemon.status().models[1].state == "fatal")
@@ -47,5 +48,6 @@ def test_the_page_shows_the_daemon(
     assert "serving for" in drawn
     assert "no &lt;b&gt;such&lt;/b&gt; file" in drawn
     assert "held by workers" in drawn
+    assert re.search(r"<li>[^<]*workers.json cannot be written", drawn)
     assert "worker_exited worker=bad" in drawn
     assert gateway.daemon.status().models[0].completed == 1

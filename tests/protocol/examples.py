@@ -198,6 +198,7 @@ BODIES: dict[str, Body] = {
         speculation="strict",
         ignore_eos=True,
         block_tokens=4,
+        count_only=True,
     ),
     "GenerateBody, tools": GenerateBody(
         messages=(
@@ -291,6 +292,7 @@ BODIES: dict[str, Body] = {
         memory_bytes=600_000_000,
         cache_hit="l1_prefix",
         cache_miss_reason="boundary",
+        reasoning_tokens=2,
     ),
     "LoadBody": LoadBody(target="smollm2-135m"),
     "LoadBody, full": LoadBody(
@@ -410,6 +412,7 @@ BODIES: dict[str, Body] = {
                 retry_in_s=0.5,
                 reason="signal 9",
                 saved_bytes=70,
+                group="g",
             ),
         ),
         models=(
@@ -432,10 +435,12 @@ BODIES: dict[str, Body] = {
                 reason="its hooks conflict",
                 retry_in_s=1.5,
                 pinned=True,
+                pid=42,
             ),
         ),
         counters={"strangers": 1},
         pool_bytes=8000,
         reserved_bytes=3000,
+        problems=("a file cannot be written",),
     ),
 }

@@ -16,25 +16,38 @@ from dflashd.protocol.messages import Failed, Welcome
 from dflashd.protocol.paths import Endpoints
 from dflashd.protocol.question import ask_status
 
-from .scripted_daemon import ScriptedDaemon
+from .scripted_daemon import WAIT_S, ScriptedDaemon
 
 Answer = Callable[[list[bytes]], list[bytes]]
 
 
-def answered(folder: Path, answer: Answer) -> DflashError:
-    """The error that comes of a control socket that gives ``answer`` to the first question."""
+WELCOME = encode(Welcome(instance="i", version="v"))
+
+
+def anothers(_: list[bytes]) -> list[bytes]:
+    """What somebody else waits for."""
+    return encode(Failed(code=ErrorCode.internal, message="x", id=bytes(16)))
+
+
+def answered(folder: Path, answer: Answer, *, greets: bool) -> DflashError:
+    """The error that comes of a control socket that gives ``answer`` to the first question, or to
+    the one behind the greeting.
+    """
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         router.setsockopt(zmq.LINGER, 0)
         router.bind(Endpoints(folder).control)
 
         def serve() -> None:
             identity, *frames = router.recv_multipart()
+            if greets:
+                router.send_multipart([identity, *WELCOME])
+                identity, *frames = router.recv_multipart()
             router.send_multipart([identity, *answer(frames)])
 
         thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(DflashError) as caught:
-            ask_status(folder, timeout_s=1)
+            ask_status(folder, timeout_s=1 if answer is anothers else WAIT_S)
         thread.join(5)
     return caught.value
 
@@ -65,6 +78,7 @@ def test_silence_ends_in_time(short_dir: Path) -> None:
         assert caught.value.code is ErrorCode.worker_lost
 
 
+@pytest.mark.parametrize("greets", [False, True])
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
@@ -73,14 +87,19 @@ def test_silence_ends_in_time(short_dir: Path) -> None:
             lambda _: encode(Failed(code=ErrorCode.shutting_down, message="no")),
             ErrorCode.shutting_down,
         ),
-        (lambda _: encode(Failed(code=ErrorCode.internal, message="x", id=bytes(16))), "lost"),
-        (lambda _: encode(Welcome(instance="i", version="v")), ErrorCode.protocol),
+        (anothers, ErrorCode.worker_lost),
         (lambda frames: [frames[0], b"\xc1", b""], ErrorCode.protocol),
     ],
 )
 def test_other_answers_are_typed_errors(
-    short_dir: Path, answer: Answer, code: ErrorCode | str
+    short_dir: Path, answer: Answer, code: ErrorCode, greets: bool
 ) -> None:
     """A refusal is raised as it is, a stranger is named, another's answer is passed over."""
-    error = answered(short_dir, answer)
-    assert error.code is (ErrorCode.worker_lost if code == "lost" else code)
+    error = answered(short_dir, answer, greets=greets)
+    assert error.code is code
+
+
+def test_an_answer_to_something_else_is_a_strangers(short_dir: Path) -> None:
+    """A second welcome is no answer to a question."""
+    error = answered(short_dir, lambda _: WELCOME, greets=True)
+    assert error.code is ErrorCode.protocol

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from msgspec import structs
+
 from dflashd.protocol.messages import Failed
-from dflashd.supervisor.core import dispatch, ending, timers
+from dflashd.supervisor.core import accounts, dispatch, ending, eviction, failure, timers
+from dflashd.supervisor.core.holdings import Holdings, Resident
+from dflashd.supervisor.core.home import Home
 from dflashd.supervisor.core.machine import Core
-from dflashd.supervisor.core.records import Model, Phase, Request, Worker
+from dflashd.supervisor.core.records import Model, Phase, Request, Residency, Worker
 from dflashd.supervisor.core.state import State
 
 Bug = Callable[[], Any]
@@ -66,12 +71,72 @@ def event_delivered_twice() -> Any:
     return patch.object(ending, "answer", answer)
 
 
+def slots_told_apart_by_name() -> Any:
+    """A group and a model of one name share a worker."""
+
+    def slot(s: State, home: Home) -> Worker:
+        return s.workers.setdefault(home.name, Worker(name=home.name, home=home))
+
+    return patch.object(State, "slot", slot)
+
+
+def place_not_reserved() -> Any:
+    """A load counts only when it is done: two that cannot both fit both start."""
+    known = accounts.holdings
+
+    def forgetful(s: State, now: float) -> Holdings:
+        found = known(s, now)
+        there = tuple(resident for resident in found.residents if resident.state != "loading")
+        return dataclasses.replace(found, residents=there)
+
+    return patch.object(accounts, "holdings", forgetful)
+
+
+def pin_not_seen() -> Any:
+    """A pinned model is evicted like any other."""
+    known = accounts.resident
+
+    def blind(s: State, model: Model, now: float) -> Resident:
+        return structs.replace(known(s, model, now), pinned=False)
+
+    return patch.object(accounts, "resident", blind)
+
+
+def idle_since_the_start() -> Any:
+    """A model is unloaded so long after its load, not after its last request."""
+
+    def until(s: State, model: Model) -> float:
+        if model.state is not Residency.ready or model.settings.idle_ttl_s is None:
+            return float("inf")
+        leased = model.pinned or model.wanted or accounts.is_leased(s, model)
+        return float("inf") if leased else model.ready_at + model.settings.idle_ttl_s
+
+    return patch.object(eviction, "idle_until", until)
+
+
+def stop_undone() -> Any:
+    """A pinned model comes back after any end of its process, also the one an operator wanted."""
+    known = failure.gone
+
+    def gone(s: State, worker: Worker, now: float, message: str) -> None:
+        for model in s.models_of(worker):
+            model.summoned = model.summoned or model.pinned
+        known(s, worker, now, message)
+
+    return patch.object(failure, "gone", gone)
+
+
 BUGS: tuple[Bug, ...] = (
     lease_published_late,
     epoch_not_compared,
     victim_not_fenced,
     deadline_forgotten,
     event_delivered_twice,
+    slots_told_apart_by_name,
+    place_not_reserved,
+    pin_not_seen,
+    idle_since_the_start,
+    stop_undone,
 )
 
 

@@ -17,6 +17,8 @@ from dflashd.protocol.messages import (
     Failed,
     Generate,
     Header,
+    Logs,
+    Metrics,
     Pin,
     ReadCache,
     Reload,
@@ -25,7 +27,9 @@ from dflashd.protocol.messages import (
     Shutdown,
     Spawn,
     Status,
+    Subscribe,
 )
+from dflashd.supervisor.core.effects import SendMetrics, SendSnapshot, StartWatch
 from dflashd.supervisor.core.events import (
     ClientErred,
     ClientOverflowed,
@@ -34,7 +38,7 @@ from dflashd.supervisor.core.events import (
     Peer,
 )
 
-from .setting import MODELS
+from .setting import ASKED, MODELS
 
 if TYPE_CHECKING:
     from .world import World
@@ -89,10 +93,16 @@ class Clients:
                 end = str(header.code) if isinstance(header, Failed) else "done"
                 self.seen.add(f"{asked.what}:{end}")
                 self.answered(peer, id)
+                self._world.wishes.answered(id, end)
             case Accepted() if asked.what == "generate":
                 assert (header.position == 0) == asked.leased, "told other than leased"
             case _:
                 pass
+
+    def shown(self, effect: SendSnapshot | SendMetrics | StartWatch) -> None:
+        """A look is answered."""
+        id = effect.header.id if isinstance(effect, StartWatch) else effect.id
+        self.answered(effect.peer, id)
 
     def answered(self, peer: Peer, id: bytes) -> None:
         """Note a last answer."""
@@ -121,9 +131,10 @@ class Clients:
         peer = self._chance.choice(self.peers)
         id = self._ask(peer, "generate")
         known = self._chance.random() < 0.99
-        model = self._chance.choice(MODELS) if known else "nobody"
+        model = self._chance.choices(MODELS, ASKED)[0] if known else "nobody"
         deadline_ms = self._chance.choice((None, None, 500, 20_000))
         header = Generate(id=id, model=model, credit=4, deadline_ms=deadline_ms)
+        self._world.wishes.called(model)
         self._send(peer, header, b"prompt")
         if self._chance.random() < 0.05 and id in self.open:
             self._send(self._chance.choice(self.peers), header, b"again")
@@ -139,8 +150,9 @@ class Clients:
     def cancel(self) -> None:
         """Cancel something, ended or not, at times twice."""
         recent = [id for id in list(self.asked)[-RECENT:] if self.asked[id].what == "generate"]
+        open = [id for id in recent if id in self.open]
         if recent:
-            id = self._chance.choice(recent)
+            id = self._chance.choice(open if open and self._chance.random() < 0.7 else recent)
             for _ in range(self._chance.choice((1, 1, 2))):
                 self._send(self.asked[id].peer, Cancel(id=id))
 
@@ -163,22 +175,29 @@ class Clients:
     # --- the owner -------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Ask for the status: nothing may change by that."""
+        """Look at the daemon in some way: nothing may change by that."""
         before = self._world.invariants.picture()
-        self._send(self.owner, Status(id=self._ask(self.owner, "status")))
+        id, model = self._ask(self.owner, "look"), self._chance.choice(MODELS)
+        looks = (Status(id=id), Metrics(id=id), Logs(id=id, model=model), Subscribe(id=id))
+        self._send(self.owner, self._chance.choice(looks))
         assert self._world.invariants.picture() == before, "looking changed something"
 
     def spawn(self) -> None:
         """Command a load."""
         model = self._chance.choice(MODELS)
-        group = self._chance.choice((None, None, model, "g", "h"))
+        group = self._chance.choice((None, None, model, "g", "h", "a"))
         id = self._ask(self.owner, "spawn")
+        self._world.wishes.called(model)
+        if group is not None:
+            self._world.wishes.grouped(model, group)
         self._send(self.owner, Spawn(id=id, model=model, group=group))
 
     def retire(self) -> None:
         """Command an unload."""
         model, now = self._chance.choice(MODELS), self._chance.random() < 0.4
-        self._send(self.owner, Retire(id=self._ask(self.owner, "retire"), model=model, now=now))
+        id = self._ask(self.owner, "retire")
+        self._world.wishes.retiring(id, model)
+        self._send(self.owner, Retire(id=id, model=model, now=now))
 
     def pin(self) -> None:
         """Pin a model, or let it go again."""

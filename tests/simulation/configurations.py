@@ -10,14 +10,17 @@ from msgspec import structs
 from dflashd.protocol.messages import Assign, Load, ReloadBody
 from dflashd.supervisor.config.configuration import Config, DaemonSection
 from dflashd.supervisor.config.differences import in_effect, plan
-from dflashd.supervisor.config.model_section import ModelSection
+from dflashd.supervisor.config.problems import problems_between
 from dflashd.supervisor.core.effects import AdoptConfig, ReadConfig, SendToWorker
 from dflashd.supervisor.core.events import ConfigRead, ConfigRefused, ReloadAsked
+from dflashd.supervisor.core.home import configured
 
 from .setting import LIMITS, sections
 
 if TYPE_CHECKING:
     from .world import World
+
+EDITS = ("drop", "back", "back", "worker", "group", "own", "engine")
 
 
 class Configurations:
@@ -31,6 +34,7 @@ class Configurations:
         self._file = self.current
         self._loaded: dict[tuple[str, int, str], object] = {}
         self._readings: deque[tuple[int, Config | None]] = deque()
+        world.wishes.configured(None, self.current)
 
     # --- what the daemon does --------------------------------------------------------------------
 
@@ -49,7 +53,8 @@ class Configurations:
 
     def adopt(self, effect: AdoptConfig) -> None:
         """What it changed to must be what it read last."""
-        self.current = in_effect(self.current, effect.config)
+        before, self.current = self.current, in_effect(self.current, effect.config)
+        self._world.wishes.configured(before, self.current)
 
     def told(self, body: object) -> None:
         """An answer lists every model of before and after, once."""
@@ -74,25 +79,32 @@ class Configurations:
     def edit(self) -> None:
         """Somebody writes the file: a model goes, comes back, changes, moves to another group."""
         models = dict(self._file.models)
-        every = sections()
+        every = sections(later=True)
         name = self._chance.choice(list(every))
-        match self._chance.choice(("drop", "back", "worker", "group", "own")):
+        match self._chance.choice(EDITS):
             case "drop":
                 models.pop(name, None)
             case "back":
                 models.setdefault(name, every[name])
             case "worker" if name in models:
                 tokens = self._chance.randrange(1, 4)
-                models[name] = structs.replace(models[name], max_tokens=tokens)
+                preload = self._chance.random() < 0.3
+                models[name] = structs.replace(models[name], max_tokens=tokens, preload=preload)
             case "group" if name in models:
-                group = self._chance.choice((None, "g", "h"))
+                group = self._chance.choice((None, "g", "h", "a"))
                 models[name] = structs.replace(models[name], group=group)
             case "own" if name in models:
                 pinned, preload = self._chance.random() < 0.3, self._chance.random() < 0.3
                 models[name] = structs.replace(models[name], pinned=pinned, preload=preload)
+            case "engine" if name in models:
+                backend = self._chance.choice(("dflash", "dflash", "other"))
+                placement = self._chance.choice(("auto", "auto", "strict"))
+                models[name] = structs.replace(models[name], backend=backend, placement=placement)
             case _:
                 pass
-        self._file = structs.replace(self._file, models=models)
+        file = structs.replace(self._file, models=models)
+        if not any(problems_between(file)):
+            self._file = file
 
     def reload(self) -> None:
         """The owner, or a signal, asks for it."""
@@ -126,6 +138,5 @@ class Configurations:
         for model in s.models.values():
             leaves = model.name in s.changing
             assert leaves or not model.removed, "a removed model that never goes"
-            home: ModelSection = model.settings
-            placed = leaves or model.apart or model.worker == (home.group or model.name)
-            assert placed, "a model in a slot it was not configured for"
+            at_home = s.worker_of(model).home == configured(model.name, model.settings)
+            assert leaves or model.apart or at_home, "a model in a slot it was not configured for"

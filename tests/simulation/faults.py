@@ -18,7 +18,7 @@ from .setting import MODELS, loaded
 if TYPE_CHECKING:
     from .world import World
 
-STATUSES = (-9, -6, 0, 1, 78)
+STATUSES = (-9, -9, -9, -6, -6, 0, 0, 1, 1, 78)
 
 
 class Faults:
@@ -39,7 +39,8 @@ class Faults:
         """Make a process stop answering, or stop doing anything."""
         live = self._world.processes.live
         if live:
-            process = self._chance.choice(list(live.values()))
+            busy = [process for process in live.values() if process.jobs]
+            process = self._chance.choice(busy or list(live.values()))
             process.deaf = True
             process.stuck = self._chance.random() < 0.5
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Literal
 
 from dflashd.protocol.messages import Loaded, Pong
 from dflashd.supervisor.core import accounts
@@ -19,7 +20,7 @@ from dflashd.supervisor.core.records import (
     WorkerState,
 )
 
-from .setting import LIMITS, POOL_BYTES
+from .setting import LIMITS, MODELS, POOL_BYTES
 
 if TYPE_CHECKING:
     from .world import World
@@ -27,19 +28,25 @@ if TYPE_CHECKING:
 TICK_S = 1.1
 """Time passes in steps of up to a second: a limit is noticed at the first step after it."""
 
-LONGEST_S: dict[WorkerState | Residency | Phase, float] = {
+What = WorkerState | Residency | Phase | Literal["stalled", "deaf"]
+"""A state, or a trouble. States of one name are equal whatever they are of."""
+
+LONGEST_S: dict[What, float] = {
     WorkerState.spawning: LIMITS.spawn_timeout_s,
     WorkerState.registering: LIMITS.register_timeout_s,
     WorkerState.backoff: LIMITS.backoff_limit_s,
     Residency.draining: LIMITS.drain_timeout_s,
     Residency.backoff: LIMITS.backoff_limit_s,
+    "stalled": LIMITS.load_stall_s,
+    Residency.unloading: max(LIMITS.unload_timeout_s, LIMITS.load_stall_s),
+    "deaf": LIMITS.loading_pong_timeout_s,
     Phase.cancelling: LIMITS.cancel_timeout_s,
     Phase.ended: LIMITS.release_timeout_s,
 }
 """How long a row may stay as it is. Measured here, not read from the core's own deadlines."""
 
 
-Key = tuple[str | bytes, int, WorkerState | Residency | Phase]
+Key = tuple[str | bytes, int, What]
 """A row as long as it stays as it is: whose, which incarnation, in which state."""
 
 
@@ -50,6 +57,8 @@ class Invariants:
         self._world = world
         self._since: dict[Key, float] = {}
         self._reserved_bytes = 0
+        self._counted_before: list[object] = []
+        self._outside: set[str] = set(MODELS)
 
     def check(self, event: Event) -> None:
         """All of them, after ``event``."""
@@ -58,6 +67,7 @@ class Invariants:
             self._check_worker(worker)
         for model in self._world.state.models.values():
             self._check_model(model)
+        self._check_wishes()
         self._check_memory(event)
         self._check_clocks(moved=isinstance(event, TimePassed))
 
@@ -127,20 +137,75 @@ class Invariants:
         if ordered or model.state in (Residency.draining, Residency.backoff):
             assert model.deadline is not None, f"{model.state} without a deadline"
 
+    def evicted(self, fields: Mapping[str, str | float]) -> None:
+        """A model goes without an operator's word: not one that is kept, or is computing."""
+        model = self._world.state.models[str(fields["model"])]
+        assert not model.pinned, "a pinned model was evicted"
+        if fields["cause"] == "waited_for_too_long":
+            return  # it may compute: it is drained
+        jobs = [job for p in self._world.processes.live.values() for job in p.jobs.values()]
+        assert all(job.model != model.name for job in jobs), "evicted while it computes"
+        assert not model.queue, "evicted though somebody waits for it"
+        if fields["cause"] == "idle":
+            idle_s = self._world.now - self._world.processes.used_at[model.name]
+            assert idle_s >= (model.settings.idle_ttl_s or 0), "unloaded before its time"
+
+    def _check_wishes(self) -> None:
+        """Nobody is beside another or loaded who was not wished to be."""
+        wishes, s = self._world.wishes, self._world.state
+        for worker in s.workers.values():
+            assert wishes.may_share(worker.models), "beside another unasked, in the tables"
+        for process in self._world.processes.live.values():
+            together = (*process.held, *process.loads)
+            assert wishes.may_share(together), "beside another unasked, in a process"
+        begun = [m for m in s.models.values() if m.name in self._outside and m.state not in OUTSIDE]
+        for model in begun:
+            waited_for = model.queue or model.spawns
+            assert waited_for or wishes.may_load(model.name), "an operator's stop was undone"
+        self._outside = {m.name for m in s.models.values() if m.state in OUTSIDE}
+
     def _check_memory(self, event: Event) -> None:
         """Only what is measured may exceed what was reckoned with."""
         before_bytes = self._reserved_bytes
         s, now = self._world.state, self._world.now
+        counted = self._counted()
+        if counted == self._counted_before:
+            return
+        self._counted_before = counted
         self._reserved_bytes = accounts.holdings(s, now).reserved_bytes()
         measured = isinstance(event, WorkerSent) and isinstance(event.header, Pong | Loaded)
         most_bytes = max(POOL_BYTES, before_bytes)
         assert measured or self._reserved_bytes <= most_bytes, "more memory than there is"
 
+    def _deaf_keys(self) -> Iterator[Key]:
+        """Workers that answer no ping, and are not given up yet."""
+        for (name, epoch), process in self._world.processes.live.items():
+            if process.deaf and self._world.state.workers[name].state in ALIVE:
+                yield (name, epoch, "deaf")
+
+    def _counted(self) -> list[object]:
+        """All that memory is reckoned from."""
+        s = self._world.state
+        rows: list[object] = [
+            (m.worker, m.state, m.facts, m.loaded, m.guess_bytes) for m in s.models.values()
+        ]
+        rows += [(w.state, w.memory_bytes, w.settled_bytes) for w in s.workers.values()]
+        return rows
+
+    def _model_keys(self, model: Model) -> Iterator[Key]:
+        """A model in its state; where another limit is its worker's, not at all."""
+        worker = self._world.state.worker_of(model)
+        if model.state is Residency.loading and model.ordered:  # progress begins it anew
+            yield (f"{model.name} {model.stage} {model.stage_done}", worker.epoch, "stalled")
+        elif model.state is not Residency.unloading or worker.state in ALIVE:
+            yield (model.name, 0, model.state)
+
     def _check_clocks(self, *, moved: bool) -> None:
         now, s = self._world.now, self._world.state
         since: dict[Key, float] = {}
         rows: list[Key] = [(w.name, w.epoch, w.state) for w in s.workers.values()]
-        rows += [(m.name, 0, m.state) for m in s.models.values()]
+        rows += [key for m in s.models.values() for key in self._model_keys(m)]
+        rows += list(self._deaf_keys())
         rows += [(r.id, r.epoch, r.phase) for r in s.requests.values()]
         for key in rows:
             if key[2] in LONGEST_S:

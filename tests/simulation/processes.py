@@ -19,6 +19,7 @@ from dflashd.protocol.messages import (
     Failed,
     Header,
     Load,
+    LoadBody,
     Loaded,
     LoadFailed,
     Ping,
@@ -31,18 +32,22 @@ from dflashd.protocol.messages import (
     Unload,
     Unloaded,
 )
+from dflashd.supervisor.core.effects import SendToWorker, SignalProcess, SpawnProcess
 from dflashd.supervisor.core.events import (
     ProcessStarted,
     ProcessStartFailed,
     WorkerExited,
     WorkerSent,
 )
+from dflashd.supervisor.core.facts import PROCESS_BYTES
 from dflashd.supervisor.core.records import SERVED, Residency
 
-from .setting import CACHE, MIB, loaded, size_bytes
+from .setting import CACHE, MIB, POOL_BYTES, loaded, size_bytes
 
 if TYPE_CHECKING:
     from .world import World
+
+LOAD_FAILURES = (ErrorCode.load_failed, ErrorCode.unsupported, ErrorCode.out_of_memory)
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +61,10 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Process:
-    """One simulated worker process. ``deaf``: answers no ping; ``stuck``: does nothing at all."""
+    """One simulated worker process. ``deaf``: answers no ping; ``stuck``: does nothing at all.
+
+    Of ``guessed`` models nothing was known when they were loaded.
+    """
 
     worker: str
     epoch: int
@@ -65,6 +73,8 @@ class Process:
     loads: list[str] = field(default_factory=list[str])
     unloads: list[str] = field(default_factory=list[str])
     held: set[str] = field(default_factory=set[str])
+    bodies: dict[str, LoadBody] = field(default_factory=dict[str, LoadBody])
+    guessed: set[str] = field(default_factory=set[str])
     killed: bool = False
     leaving: bool = False
     deaf: bool = False
@@ -83,8 +93,17 @@ class Processes:
         self._world = world
         self._chance = world.chance
         self.live: dict[tuple[str, int], Process] = {}
+        self.used_at: dict[str, float] = {}
+        """When each model was loaded, or last ended a request."""
 
     # --- what they are told ----------------------------------------------------------------------
+
+    def obey(self, effect: SpawnProcess | SignalProcess) -> None:
+        """A process is to begin, or to end."""
+        if isinstance(effect, SpawnProcess):
+            self.begin(effect.worker, effect.epoch)
+        else:
+            self.signalled(effect.worker, effect.epoch, effect.signal)
 
     def begin(self, worker: str, epoch: int) -> None:
         """A process is to be started."""
@@ -101,9 +120,10 @@ class Processes:
         elif not process.stuck:
             process.leaving = True
 
-    def hear(self, worker: str, epoch: int, header: Header) -> None:
+    def hear(self, effect: SendToWorker) -> None:
         """Check one message to a worker, and let it take it in."""
-        process = self.live.get((worker, epoch))
+        header = effect.header
+        process = self.live.get((effect.worker, effect.epoch))
         assert process is not None, "a message to no process"
         assert process.registered, "a message to a process that never registered"
         match header:
@@ -111,8 +131,12 @@ class Processes:
                 pass
             case Stop():
                 process.leaving = True
-            case Load() | Unload():
-                self._hear_of_model(process, header)
+            case Load():
+                self._hear_load(process, header.model, effect.body)
+            case Unload():
+                row = self._world.state.models[header.model]
+                assert row.state is Residency.unloading, "unloaded without a fence"
+                process.unloads.append(header.model)
             case Assign():
                 self._hear_assign(process, header)
             case AddCredit() if header.id in process.jobs:
@@ -130,15 +154,32 @@ class Processes:
             case _:
                 assert isinstance(header, AddCredit), f"unexpected {header}"
 
-    def _hear_of_model(self, process: Process, header: Load | Unload) -> None:
-        if isinstance(header, Load):
-            assert not process.loads, "two loads at once in one worker"
-            assert header.model not in process.held, "loaded twice"
-            process.loads.append(header.model)
-        else:
-            row = self._world.state.models[header.model]
-            assert row.state is Residency.unloading, "unloaded without a fence"
-            process.unloads.append(header.model)
+    def _hear_load(self, process: Process, name: str, body: object) -> None:
+        assert isinstance(body, LoadBody)
+        assert not process.loads, "two loads at once in one worker"
+        assert name not in process.held, "loaded twice"
+        facts = self._world.state.models[name].facts
+        process.loads.append(name)
+        process.bodies[name] = body
+        if facts is None or facts.unknown:
+            process.guessed.add(name)
+        foreseen = {*process.held, name} - process.guessed
+        assert not self._conflicts(process, name, foreseen), "loaded into a conflict foreseen"
+        assert self.needed_bytes() <= POOL_BYTES, "two loads that do not fit together"
+
+    def _conflicts(self, process: Process, name: str, among: set[str]) -> set[str]:
+        """Those with which a model cannot be in one process, if they stay."""
+        backend = process.bodies[name].backend
+        others = among - {*process.unloads, name} if name in among else set[str]()
+        return {other for other in others if process.bodies[other].backend != backend}
+
+    def needed_bytes(self) -> int:
+        """What all models need whose sizes were known, and their processes."""
+        needed = 0
+        for process in self.live.values():
+            models = {*process.held, *process.loads} - process.guessed
+            needed += sum(map(size_bytes, models)) + (PROCESS_BYTES if models else 0)
+        return needed
 
     def _hear_assign(self, process: Process, header: Assign) -> None:
         model = self._world.state.models[header.model]
@@ -209,15 +250,18 @@ class Processes:
             self._say(process, Progress(epoch=epoch, model=name, stage="read", done=done))
             return
         process.loads.pop()
-        if chance < 0.95:
+        met = bool(self._conflicts(process, name, {*process.held, name}))
+        if chance < 0.95 and not met:
             process.held.add(name)
+            self.used_at[name] = self._world.now
             self._say(process, Loaded(epoch=epoch, model=name), loaded(name))
             return
-        codes = [ErrorCode.load_failed, ErrorCode.unsupported, ErrorCode.out_of_memory]
-        if process.worker != name:
-            codes.append(ErrorCode.hook_conflict)
-        code = self._chance.choice(codes)
+        process.guessed.discard(name)
+        code = ErrorCode.hook_conflict if met else self._chance.choice(LOAD_FAILURES)
         self._say(process, LoadFailed(epoch=epoch, model=name, code=code, message="no"))
+        row = self._world.state.models.get(name)
+        if met and row is not None and row.settings.placement == "auto":
+            assert row.state is not Residency.fatal, "given up for others in its worker"
 
     def _unload(self, process: Process) -> None:
         name, epoch = process.unloads.pop(0), process.epoch
@@ -226,6 +270,7 @@ class Processes:
             process.loads.remove(name)
             self._say(process, LoadFailed(epoch=epoch, model=name, code=code, message="gone"))
         process.held.discard(name)
+        process.guessed.discard(name)
         for id in [id for id, job in process.jobs.items() if job.model == name]:
             del process.jobs[id]
             self._say(process, Failed(id=id, epoch=epoch, code=code, message="gone"))
@@ -264,8 +309,7 @@ class Processes:
         if id in process.cancelled and chance < 0.7:
             self._fail(process, id, ErrorCode.cancelled)
         elif chance < 0.15:
-            del process.jobs[id]
-            self._say(process, Done(id=id, epoch=epoch))
+            self._end(process, Done(id=id, epoch=epoch))
         elif chance < 0.18:
             code = self._chance.choice((ErrorCode.bad_request, ErrorCode.out_of_memory))
             self._fail(process, id, code)
@@ -277,8 +321,12 @@ class Processes:
             self._say(process, Chunk(id=id, seq=job.said - 1, epoch=epoch))
 
     def _fail(self, process: Process, id: bytes, code: ErrorCode) -> None:
-        del process.jobs[id]
-        self._say(process, Failed(id=id, epoch=process.epoch, code=code, message=str(code)))
+        self._end(process, Failed(id=id, epoch=process.epoch, code=code, message=str(code)))
+
+    def _end(self, process: Process, header: Done | Failed) -> None:
+        assert header.id is not None
+        self.used_at[process.jobs.pop(header.id).model] = self._world.now
+        self._say(process, header)
 
     def _say(self, process: Process, header: Header, body: bytes = b"") -> None:
         worker, epoch = process.worker, process.epoch

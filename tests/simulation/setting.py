@@ -37,13 +37,25 @@ LIMITS = Limits(
     failure_window_s=60,
     stable_s=30,
 )
-GROUPS = {"a": None, "b": None, "c": "g", "d": "g", "e": "g"}
+GROUPS = {"a": None, "b": None, "c": "g", "d": "g", "e": "g", "h": None}
 MODELS = tuple(GROUPS)
+ASKED = (4, 4, 3, 3, 1, 1)
+"""How often each of them is asked for."""
+
+LATER = frozenset({"h"})
+"""Configured by a reload only; a group may have had the name before."""
+
+TTL_S = {"b": 6.0, "c": 10.0}
+"""After which an idle model is unloaded."""
 
 
-def sections() -> dict[str, ModelSection]:
-    """The configured models."""
-    return {name: ModelSection(target=name, group=group) for name, group in GROUPS.items()}
+def sections(*, later: bool = False) -> dict[str, ModelSection]:
+    """The models that are configured at the start, or may be ``later``."""
+    return {
+        name: ModelSection(target=name, group=group, idle_ttl_s=TTL_S.get(name))
+        for name, group in GROUPS.items()
+        if later or name not in LATER
+    }
 
 
 MIB = 2**20

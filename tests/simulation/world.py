@@ -12,14 +12,16 @@ from dflashd.supervisor.core.effects import (
     InspectModel,
     Note,
     ReadConfig,
+    SendMetrics,
     SendSnapshot,
     SendToClient,
     SendToWorker,
     SignalProcess,
     SpawnProcess,
+    StartWatch,
     StopServing,
 )
-from dflashd.supervisor.core.events import Event, ShutdownAsked, TimePassed
+from dflashd.supervisor.core.events import Event, ServingBegan, ShutdownAsked, TimePassed
 from dflashd.supervisor.core.machine import Core
 from dflashd.supervisor.core.records import Residency
 from dflashd.supervisor.core.snapshot import Identity
@@ -33,6 +35,7 @@ from .invariants import Invariants
 from .processes import Processes
 from .script import Step
 from .setting import LIMITS, POOL_BYTES, sections
+from .wishes import Wishes
 
 QUIET = {
     "let_time_pass": 6.0,
@@ -46,11 +49,11 @@ QUIET = {
 LOUD = {
     **QUIET,
     "generate": 8.0,
-    "cancel": 2.0,
+    "cancel": 1.5,
     "cancel_foreign": 0.3,
     "send_garbage": 0.2,
     "look": 0.5,
-    "spawn": 0.7,
+    "spawn": 1.0,
     "retire": 0.5,
     "pin": 0.3,
     "ask_cache": 0.7,
@@ -60,7 +63,7 @@ LOUD = {
     "read_stale": 0.05,
     "vanish": 0.4,
     "overflow": 0.1,
-    "crash": 0.6,
+    "crash": 0.4,
     "hang": 0.3,
     "say_stale": 0.5,
     "sleep": 0.05,
@@ -84,6 +87,7 @@ class World:
         identity = Identity(instance="sim", version="0", pid=1, started_at=self.now)
         self.core = Core(LIMITS, sections(), identity, core_chance.random, pool_bytes=POOL_BYTES)
         self.drained: set[str] = set()
+        self.wishes = Wishes()
         self.clients = Clients(self)
         self.processes = Processes(self)
         self.configurations = Configurations(self)
@@ -97,6 +101,7 @@ class World:
             for name in (*LOUD, "settle", "shut_down")
             if hasattr(part, name)
         }
+        self.give(ServingBegan())
 
     @property
     def state(self) -> State:
@@ -132,15 +137,15 @@ class World:
                 self.clients.hear(effect.peer, effect.header)
                 if isinstance(effect.header, Reloaded):
                     self.configurations.told(effect.body)
-            case SendSnapshot():
-                self.clients.answered(effect.peer, effect.id)
+            case SendSnapshot() | SendMetrics() | StartWatch():
+                self.clients.shown(effect)
             case SendToWorker():
-                self.processes.hear(effect.worker, effect.epoch, effect.header)
+                self.processes.hear(effect)
                 self.configurations.ordered(effect)
-            case SpawnProcess():
-                self.processes.begin(effect.worker, effect.epoch)
-            case SignalProcess():
-                self.processes.signalled(effect.worker, effect.epoch, effect.signal)
+            case Note(name="model_evicted"):
+                self.invariants.evicted(effect.fields)
+            case SpawnProcess() | SignalProcess():
+                self.processes.obey(effect)
             case InspectModel():
                 self.inspections.begin(effect)
             case ReadConfig() | AdoptConfig():

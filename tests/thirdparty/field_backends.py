@@ -15,10 +15,12 @@ import msgspec
 
 from dflashd.protocol.messages import CacheBody, ChunkBody, GenerateBody, LoadBody, LoadedBody
 from dflashd.worker.cache.registry import CacheRegistry
-from dflashd.worker.engine.border import Progress, Statistics
+from dflashd.worker.engine.border import Statistics
+from dflashd.worker.engine.counting import Count
 from dflashd.worker.engine.dflash_backend import DflashBackend, MlxModel
 from dflashd.worker.engine.generation import Generation
 from dflashd.worker.engine.shared import SharedParts
+from dflashd.worker.errand import Progress
 from dflashd.worker.hooks.lease import Lease
 from dflashd.worker.hooks.model_guard import ModelGuard
 
@@ -29,7 +31,7 @@ Handler = Callable[..., Any]
 class PatchedGeneration:
     """A plain generation whose passes run with the patch armed."""
 
-    plain: Generation
+    plain: Generation | Count
     lease: Lease
 
     @property

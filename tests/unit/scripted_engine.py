@@ -15,7 +15,7 @@ from dflashd.protocol.messages import (
     LoadBody,
     LoadedBody,
 )
-from dflashd.worker.engine.border import Progress
+from dflashd.worker.errand import Errand, Progress
 from dflashd.worker.loop.loop import Loop
 from dflashd.worker.loop.request import Assignment
 
@@ -49,6 +49,7 @@ class Facts:
     cache_hit: str = "miss"
     cache_miss_reason: str = "cold"
     generated_tokens: int = 6
+    reasoning_tokens: int = 2
     prefill_ms: float = 1.0
     decode_ms: float = 2.0
 
@@ -139,13 +140,23 @@ class ScriptedEngine:
 
     clock: Clock
     scripts: dict[str, Sequence[Step] | Exception] = field(default_factory=dict)
+    preparations: dict[str, Callable[[Errand], None]] = field(default_factory=dict)
     loads: dict[str, Callable[[Progress], None]] = field(default_factory=dict)
     generations: list[ScriptedGeneration] = field(default_factory=list)
+    loaded: list[tuple[str, LoadBody]] = field(default_factory=list)
     reclaims: int = 0
     on_reclaim: Callable[[], None] = lambda: None
 
-    def load(self, name: str, body: LoadBody, progress: Progress) -> ScriptedModel:
+    def prepare(self, name: str, body: LoadBody, errand: Errand) -> str:
+        self.preparations.get(name, lambda _: None)(errand)
+        return f"{name} prepared"
+
+    def load(
+        self, name: str, body: LoadBody, progress: Progress, prepared: object = None
+    ) -> ScriptedModel:
+        assert prepared in (None, f"{name} prepared")
         self.loads.get(name, lambda _: None)(progress)
+        self.loaded.append((name, body))
         return ScriptedModel(self)
 
     def held_bytes(self) -> int:
@@ -211,9 +222,18 @@ class Recorder:
 
 
 class Stage:
-    """A loop on a scripted engine, and short words for what tests do with it."""
+    """A loop on a scripted engine, and short words for what tests do with it.
 
-    def __init__(self, *, models: Sequence[str] = ("m",), slow_consumer_s: float = 30.0) -> None:
+    With ``aside`` a load is prepared when a test says so.
+    """
+
+    def __init__(
+        self,
+        *,
+        models: Sequence[str] = ("m",),
+        slow_consumer_s: float = 30.0,
+        aside: bool = False,
+    ) -> None:
         self.clock = Clock()
         self.engine = ScriptedEngine(self.clock)
         self.told = Recorder()
@@ -225,11 +245,26 @@ class Stage:
             pid=77,
             intake=self._take_commands,
             slow_consumer_s=slow_consumer_s,
+            aside=self._put_aside if aside else None,
         )
+        self._asides: list[tuple[Callable[[], None], Callable[[], None], str]] = []
         for name in models:
             self.loop.load(name, LoadBody(target="t"))
+            self.prepare(name)
             assert self.loop.step()
         self.told.told.clear()
+
+    def prepare(self, name: str, which: int = 0) -> None:
+        """Do what was put aside for the load of ``name``, the one in that place."""
+        mine = [aside for aside in self._asides if aside[2] == name]
+        if mine:
+            self._asides.remove(mine[which])
+            work, then, _ = mine[which]
+            work()
+            self.commands.append(lambda _: then())
+
+    def _put_aside(self, name: str, work: Callable[[], None], then: Callable[[], None]) -> None:
+        self._asides.append((work, then, name))
 
     def _take_commands(self) -> None:
         while self.commands:

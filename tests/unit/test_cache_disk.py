@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dflashd.worker.cache import snapshot_file
-from dflashd.worker.cache.disk import READ_ONLY, DiskStore
+from dflashd.worker.cache.disk import READ_ONLY, READ_ONLY_HERE, DiskStore
 from dflashd.worker.cache.quota import WRITER_LOCK, FileLock, Quota
 from dflashd.worker.cache.snapshot_file import SUFFIX, Payload
 from dflashd.worker.cache.writer import Writer
@@ -136,11 +136,11 @@ def test_two_models_share_a_root(tmp_path: Path) -> None:
     assert one.folder != two.folder
 
 
-def test_second_process_reads_only(tmp_path: Path) -> None:
-    """Another process with the same namespace sees new files, says so, and writes once it may."""
+def test_second_writer_reads_only(tmp_path: Path) -> None:
+    """Who comes second to a namespace sees new files, says who writes, and writes once it may."""
     first, second = store(tmp_path), store(tmp_path)
     assert not first.reason
-    assert second.reason == READ_ONLY
+    assert second.reason == READ_ONLY_HERE
     assert first.put(snapshot(20))
     assert first.writer.flush(10)
     second.refresh()
@@ -169,6 +169,7 @@ def test_lock_ends_with_its_process(tmp_path: Path) -> None:
         assert child.stdout.readline() == b"held\n"
         (folder / ".part-left").write_bytes(b"half")
         assert not lock.take()
+        assert store(tmp_path).reason == READ_ONLY
         child.kill()
     disk = store(tmp_path)
     assert not disk.reason

@@ -132,7 +132,7 @@ def test_failed_shutdown_is_told_and_tried_again(tmp_path: Path) -> None:
     assert registry.stuck == (manager,)
     assert registry.managers == ()
     successor = resolve(registry, "m", disk=disk)
-    assert successor.report().disk.startswith("another process writes")
+    assert successor.report().disk.startswith("this process writes to this cache already")
     hang.set()
     registry.shutdown(identity("m"), timeout_s=10)
     assert registry.stuck == ()

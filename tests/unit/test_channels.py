@@ -136,3 +136,15 @@ def test_a_schema_that_is_none_is_named(tokenizer: TokenizerWrapper, parameters:
     tool = Tool(name="odd", parameters=parameters)
     with pytest.raises(DflashError, match="parameters of odd are not"):
         encode(tokenizer, body(tools=(tool,)))
+
+
+def test_tokens_of_thought_are_counted(tokenizer: TokenizerWrapper) -> None:
+    """Those that open, say and close a thought count, others do not."""
+    channels = Channels(tokenizer, (), thinks=False)
+    for piece in ("<think>", "It ", "rains.", "</think>", "Take ", "a coat."):
+        channels.token(piece)
+    assert channels.reasoning_tokens == 4
+    opened = Channels(tokenizer, (), thinks=True)
+    for piece in ("Hm", "</think>", "Yes"):
+        opened.token(piece)
+    assert opened.reasoning_tokens == 2

@@ -1,4 +1,4 @@
-"""What a look at the daemon costs before it is asked."""
+"""What a command costs before the daemon is asked."""
 
 from __future__ import annotations
 
@@ -8,22 +8,80 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = {"asyncio", "logging", "psutil", "ssl"}
+HEAVY = {"asyncio", "logging", "psutil", "ssl", "rich", "argcomplete", "importlib.metadata"}
 """Each takes about as long to import as the daemon takes to answer."""
+SMALL = {
+    "status": "3",
+    "models": "3",
+    "pin m": "3",
+    "unpin m": "3",
+    "cache": "3",
+    "metrics": "3",
+    "logs m": "3",
+    "config check {file}": "0",
+    "config schema": "0",
+    "keys list --config {file}": "0",
+}
+"""Commands that ask or look and leave, with their exit status where no daemon is."""
 
 
-@pytest.mark.parametrize("command", ["status", "models"])
-def test_a_look_starts_without_an_event_loop(command: str, tmp_path: Path) -> None:
-    """``dflashctl status`` and ``models`` import nothing that only a conversation needs."""
+@pytest.mark.parametrize("command", SMALL)
+def test_a_small_command_starts_without_an_event_loop(command: str, tmp_path: Path) -> None:
+    """A command that asks and leaves imports nothing that only a conversation needs."""
+    (file := tmp_path / "d.toml").write_text(f'[daemon]\nstate_dir = "{tmp_path}/state"\n')
+    words = ["--runtime-dir", str(tmp_path), *command.format(file=file).split()]
     code = (
-        "import sys; from dflashd.supervisor.cli import main;"
-        f"status = main(['--runtime-dir', {str(tmp_path)!r}, {command!r}]);"
+        f"import sys; from dflashd.supervisor.cli import main; status = main({words!r});"
         "print(status, *sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
     )
-    status, *modules = done.stdout.split()
-    assert status == "3"
-    assert "no daemon listens" in done.stderr
+    status, *modules = done.stdout.splitlines()[-1].split()
+    assert status == SMALL[command], done.stderr
+    assert ("no daemon listens" in done.stderr) is (status == "3")
     assert not HEAVY & set(modules)
+
+
+@pytest.mark.parametrize(("columns", "needed"), [(80, False), (12, True)])
+def test_a_terminal_needs_rich_for_what_it_cannot_hold(columns: int, needed: bool) -> None:
+    """A table that fits is drawn in colours by ourselves; one that must be folded, by rich."""
+    code = (
+        "import os, sys; from dflashd.supervisor.cli.tables import Table, show;"
+        "sys.stdout.isatty = lambda: True;"
+        "show('some models\\n', Table(('MODEL', 'STATE', 'N'), [('a-name', 'ready', '1')]));"
+        "print('rich' in sys.modules)"
+    )
+    environment = {"TERM": "xterm", "COLUMNS": str(columns), "LINES": "40"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+    )
+    assert "\x1b[" in done.stdout or needed  # rich takes a pipe for what it is
+    assert done.stdout.splitlines()[-1] == str(needed)
+
+
+def test_the_short_parser_takes_what_the_whole_one_takes() -> None:
+    """Only the chosen command's arguments are made, and only where it is sure which that is."""
+    from dflashd.supervisor.cli.arguments import FAMILIES, chosen_in, parser
+    from dflashd.supervisor.cli.run import _HOMES
+
+    assert sorted(name for names in FAMILIES.values() for name in names) == sorted(_HOMES)
+    for line, chosen in (
+        ("status --json", "status"),
+        ("--runtime-dir pin --key k models", "models"),
+        ("--runtime-dir=x models", None),
+        ("--run x models", None),
+        ("--help status", None),
+        ("nonsense", None),
+        ("--key", None),
+        ("", None),
+    ):
+        assert chosen_in(line.split()) == chosen
+        if chosen:
+            words = line.split()
+            assert parser(chosen).parse_args(words) == parser().parse_args(words)

@@ -19,13 +19,13 @@ def test_operator_puts_a_model_into_a_group_and_back() -> None:
     assert bench.answer(bench.spawn("a", group="g")) == Done(id=bench.newest_id)
     assert (a.worker, list(workers)) == ("g", ["g"])
     assert set(workers["g"].models) == {"a", "b"}
-    assert a.apart == "put into the worker g by an operator"
+    assert a.apart == "put into group g by an operator"
     bench.retire("a")
     bench.spawn("a", group="a")
     assert (a.worker, a.apart, set(workers)) == ("a", "", {"a", "g"})
     moves = [(e["left"], e["worker"], e["reason"]) for e in bench.notes("placement_changed")]
     assert moves == [
-        ("a", "g", "put into the worker g by an operator"),
+        ("a", "g", "put into group g by an operator"),
         ("g", "a", "put back by an operator"),
     ]
 

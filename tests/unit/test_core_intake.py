@@ -32,8 +32,8 @@ STRANGER = Peer("requests", b"stranger")
 
 def refused(bench: Bench, **fields: Any) -> Failed:
     """The answer to a request that is not accepted."""
-    values: dict[str, Any] = {"id": b"9" * 16, "model": "a", **fields}
-    header = Generate(**values)
+    asked: dict[str, Any] = {"id": b"9" * 16, "model": "a", **fields}
+    header = Generate(**asked)
     [failed] = to_clients(bench.client(header), Failed)
     return failed
 

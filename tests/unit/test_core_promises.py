@@ -22,6 +22,7 @@ from dflashd.protocol.messages import (
     Loaded,
     LoadedBody,
     LoadFailed,
+    Pin,
     Pong,
     Progress,
     Register,
@@ -268,6 +269,21 @@ def test_operators_stop_wins_over_the_restart() -> None:
     assert to_clients(effects, Failed)[0].id == id
     assert to_clients(effects, Done)[0].id == b"R" * 16
     assert not any(isinstance(e, SpawnProcess) for e in bench.pass_time(30))
+
+
+def test_operators_stop_wins_over_a_pin_when_the_load_ends_in_a_crash() -> None:
+    """A pinned model that is retired while it loads stays out, also if its worker dies then."""
+    bench = Bench()
+    bench.client(Pin(id=b"P" * 16, model="a"), peer=OWNER)
+    id = bench.generate(b"r")
+    bench.start()
+    bench.client(Retire(id=b"R" * 16, model="a"), peer=OWNER)
+    bench.client(Cancel(id=id))
+    effects = bench.exit()
+    assert [h.id for h in to_clients(effects, Done)] == [b"R" * 16]
+    effects = bench.pass_time(120)
+    assert bench.worker.state == "stopped"
+    assert not any(isinstance(effect, SpawnProcess) for effect in effects)
 
 
 def test_spawn_clears_fatal_and_starts_at_once() -> None:

@@ -202,6 +202,19 @@ def test_reload_undoes_no_retire() -> None:
     assert not to_worker(bench.heard, Unload)
 
 
+def test_reload_does_not_bring_back_what_an_operator_is_retiring() -> None:
+    """Also not while its last request runs, though the new settings preload it."""
+    bench = Owner()
+    bench.ready()
+    running = bench.generate(b"r")
+    bench.client(Retire(id=b"R" * 16, model="a"), b"", OWNER)
+    bench.ask()
+    bench.file_is({"a": structs.replace(SECTION, max_tokens=3, preload=True)})
+    bench.says(Done(id=running, epoch=1), b"x")
+    bench.exit(0)
+    assert bench.worker.state == "stopped"
+
+
 def test_command_for_a_changed_model_waits_for_the_new_settings() -> None:
     """``spawn`` and ``retire`` that wait during a reload get their one answer."""
     bench = Owner()

@@ -7,9 +7,21 @@ from typing import Any
 
 import msgspec
 import pytest
+from anthropic.types.message_count_tokens_params import MessageCountTokensParams as AnthropicCount
+from anthropic.types.message_create_params import MessageCreateParamsBase as AnthropicMessage
+from msgspec import structs
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase as OpenAiChat
+from openai.types.completion_create_params import CompletionCreateParamsBase as OpenAiCompletion
 
 from dflashd.protocol.errors import DflashError, ErrorCode
-from dflashd.protocol.messages import ChunkBody, DoneBody, ModelStatus, SnapshotBody, ToolCall
+from dflashd.protocol.messages import (
+    ChunkBody,
+    DoneBody,
+    ModelStatus,
+    ServiceStatus,
+    SnapshotBody,
+    ToolCall,
+)
 from dflashd.supervisor.gateway.admission import Admission
 from dflashd.supervisor.gateway.asked import Dialect, Whole
 from dflashd.supervisor.gateway.dialects.chat import Chat
@@ -24,7 +36,8 @@ from dflashd.supervisor.gateway.dialects.messages_question import (
     NEUTRAL as MESSAGES_NEUTRAL,
     MessagesRequest,
 )
-from dflashd.supervisor.gateway.health import unready
+from dflashd.supervisor.gateway.dialects.token_count import TokenCount
+from dflashd.supervisor.gateway.health import degraded, unready
 from dflashd.supervisor.gateway.problem import STATUS, Problem, problem_of
 
 TURN = [{"role": "user", "content": "Hi"}]
@@ -88,6 +101,90 @@ def test_no_parameter_is_read_and_dropped(
     labels = {"user", "metadata", *known}
     fields = set(request_type.__struct_fields__)
     assert fields <= used | labels | set(neutral), fields - used - labels - set(neutral)
+
+
+def parameters(of: type) -> set[str]:
+    """All that an official client's method takes."""
+    return {name for base in of.__mro__ for name in getattr(base, "__annotations__", {})}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "official", "base"),
+    [
+        (Chat(), OpenAiChat, CHAT),
+        (Completions(), OpenAiCompletion, {"model": "a", "prompt": "x"}),
+        (Messages(), AnthropicMessage, ANTHROPIC),
+        (TokenCount(), AnthropicCount, CHAT),
+    ],
+)
+def test_every_parameter_of_the_official_clients_is_honoured_or_named(
+    dialect: Dialect, official: type, base: dict[str, Any]
+) -> None:
+    """What they may send is used, asks for nothing, or is refused by an error that names it."""
+    honoured = {
+        *("model", "messages", "prompt", "system", "stop", "stop_sequences", "seed", "n"),
+        *("max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "stream"),
+        *("stream_options", "logprobs", "top_logprobs", "tools", "thinking"),
+    }
+    labels = {"user", "metadata", "prompt_cache_key", "safety_identifier", "cache_control"}
+    asked: dict[str, Any] = {
+        "response_format": {"type": "json_object"},
+        "tool_choice": {"type": "tool", "name": "f"},
+        "parallel_tool_calls": False,
+        "store": True,
+        "echo": True,
+        "best_of": 2,
+        "frequency_penalty": 0.5,
+        "presence_penalty": 0.5,
+        "logit_bias": {"1": 1},
+        "reasoning_effort": "high",
+        "service_tier": "flex",
+        "suffix": "x",
+        "modalities": ["audio"],
+    }
+    for name in parameters(official) - honoured - labels:
+        with pytest.raises(Problem) as refused:
+            dialect.read(json.dumps({**base, name: asked.get(name, {"x": 1})}).encode())
+        assert (refused.value.status, refused.value.param) == (400, name)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body", "param"),
+    [
+        (Chat(), {"messages": [{**TURN[0], "function_call": {}}]}, "messages[0].function_call"),
+        (Chat(), {"messages": [{**TURN[0], "audio": {"id": "x"}}]}, "messages[0].audio"),
+        (Chat(), {"messages": [{**TURN[0], "refusal": "no"}]}, "messages[0].refusal"),
+        (Messages(), {"thinking": {"type": "adaptive", "display": "omitted"}}, "thinking.display"),
+        (
+            Messages(),
+            {"tools": [{"name": "f", "input_schema": {}, "defer_loading": True}]},
+            "tools[0].defer_loading",
+        ),
+    ],
+)
+def test_what_stands_inside_is_not_dropped_either(
+    dialect: Dialect, body: dict[str, Any], param: str
+) -> None:
+    """A field of a message or a tool that cannot be honoured is refused by its place."""
+    with pytest.raises(Problem) as refused:
+        dialect.read(json.dumps({**ANTHROPIC, **body}).encode())
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+def test_reasoning_is_told_apart_in_usage() -> None:
+    """OpenAI's usage says how many of the answer's tokens were thought."""
+    question = Chat().read(json.dumps({**CHAT, "n": 2}).encode())
+    wholes = [Whole(chunks=[], stats=stats(reasoning_tokens=count)) for count in (3, 1)]
+    usage = json.loads(question.answer(wholes))["usage"]
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": 4}
+
+
+def test_a_count_asks_for_no_answer() -> None:
+    """It reads what makes a prompt, and nothing that would only make an answer."""
+    asked = options(TokenCount(), {**CHAT, "system": "s"})
+    assert (asked["count_only"], len(asked["messages"])) == (True, 2)
+    with pytest.raises(Problem, match="max_tokens"):
+        TokenCount().read(json.dumps(ANTHROPIC).encode())
 
 
 def test_sampling_parameters_are_handed_on() -> None:
@@ -235,3 +332,37 @@ def test_ready_means_that_what_must_be_up_is() -> None:
     assert unready(seen("stopped", preload=False)) == []
     assert unready(seen("busy", preload=True)) == []
     assert unready(seen("loading", preload=True)) == ["model a is loading"]
+
+
+@pytest.mark.parametrize(
+    ("state", "closes", "limps"),
+    [
+        ("running", False, False),
+        ("listening", False, False),
+        ("waiting", False, True),
+        ("doubtful", False, True),
+        ("fatal", True, False),
+    ],
+)
+def test_readiness_tells_of_every_way_in(state: str, closes: bool, limps: bool) -> None:
+    """A listener that was closed is no readiness; one in doubt is told of, and so is the daemon's
+    own trouble.
+    """
+    tcp = ServiceStatus(
+        name="tcp", state=state, pid=None, address="x", restarts=0, reason="a stranger got in"
+    )
+    body = SnapshotBody(
+        instance="i",
+        version="v",
+        pid=1,
+        uptime_s=1,
+        state="serving",
+        workers=(),
+        models=(),
+        counters={},
+        services=(tcp,),
+    )
+    told = [f"service tcp is {state}: a stranger got in"]
+    assert unready(body) == (told if closes else [])
+    assert degraded(body) == (told if limps else [])
+    assert degraded(structs.replace(body, services=(), problems=("no disk",))) == ["no disk"]

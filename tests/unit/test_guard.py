@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
+import sys
 import threading
 import weakref
 from collections.abc import Callable
 from random import Random
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -18,7 +19,7 @@ import pytest
 from mlx_lm.models import llama, qwen3_5, qwen3_next
 from mlx_lm.utils import MODEL_REMAPPING
 
-from dflashd.protocol.errors import ErrorCode
+from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.worker.errors import DFlashHookConflict
 from dflashd.worker.hooks.fingerprint import Fingerprint
 from dflashd.worker.hooks.guard import HookGuard, _Claim
@@ -484,3 +485,29 @@ def test_the_collector_may_come_at_any_moment() -> None:
         assert Attention in guard._claims, "taken off while somebody was reading the table"
     assert owners(guard) == {Other: ("ours", ("kept",))}
     kept.release()
+
+
+def test_a_signal_handler_may_look_and_is_told_what_it_may_not() -> None:
+    """Code that interrupts a thread inside the guard sees the claims, and is refused loudly where
+    it would have to wait for the thread that it interrupted.
+    """
+    guard = HookGuard()
+    seen: list[object] = []
+
+    def handle(frame: FrameType, event: str, arg: object) -> Any:
+        if frame.f_code.co_name == "_admit" and not seen:
+            seen.append(guard.owners())
+            with pytest.raises(DflashError, match="let it set a flag") as caught:
+                guard.claim("ours", "b", [Other()])
+            seen.append(caught.value.code)
+        return None
+
+    sys.settrace(handle)
+    try:
+        lease = guard.claim("ours", "a", [Attention()])
+    finally:
+        sys.settrace(None)
+    assert seen == [(), ErrorCode.unsupported]
+    assert owners(guard) == {Attention: ("ours", ("a",))}
+    lease.release()
+    guard.claim("ours", "b", [Other()]).release()

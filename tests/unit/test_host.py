@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import gc
 import os
+import re
+import sys
 import threading
 import time
+from array import array
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from types import FrameType
 from typing import Any
 
 import pytest
 
+from dflashd.protocol.ask import generate_body
 from dflashd.protocol.errors import DflashError, ErrorCode
-from dflashd.protocol.messages import LoadBody, Name
+from dflashd.protocol.messages import CacheSettings, LoadBody, Name
 from dflashd.worker import Host, LoadProgress
-from dflashd.worker.engine.border import Progress
+from dflashd.worker.errand import Errand, Progress
 from dflashd.worker.host.settings import LoadOptions
 
 from .scripted_engine import Clock, ScriptedEngine, Step, say, talk
@@ -68,8 +74,8 @@ def house() -> Generator[House]:
     house.host.shutdown()
 
 
-def code(call: Callable[[], object]) -> ErrorCode:
-    with pytest.raises(DflashError) as caught:
+def code(call: Callable[[], object], text: str = "") -> ErrorCode:
+    with pytest.raises(DflashError, match=re.escape(text) or None) as caught:
         call()
     return caught.value.code
 
@@ -99,6 +105,85 @@ def test_host_bad_arguments_are_refused_where_they_are_given(house: House) -> No
     assert code(lambda: house.host.generate("m")) is ErrorCode.bad_request
     assert code(lambda: house.host.generate("m", "x", deadline_s=-1)) is ErrorCode.bad_request
     assert code(lambda: house.ask("x", [], model="ghost").wait()) is ErrorCode.not_found
+
+
+BAD_TIMES: tuple[Any, ...] = ("3", "x", float("nan"), -1, b"", object(), True, [1.0], 10**400)
+
+
+@pytest.mark.parametrize("bad", BAD_TIMES, ids=lambda bad: type(bad).__name__)
+def test_host_bad_times_are_refused_by_name(house: House, bad: Any) -> None:
+    """Whatever is no time is a bad_request that names the argument, and nothing has happened."""
+    host = house.host
+    calls = {
+        "deadline_s": lambda: host.generate("m", "x", deadline_s=bad),
+        "drain_s": lambda: host.unload("m", drain_s=bad),
+        "silence_s": lambda: House(silence_s=bad),
+        "slow_consumer_s": lambda: House(slow_consumer_s=bad),
+    }
+    for name, call in calls.items():
+        assert code(call, f"{name}: ") is ErrorCode.bad_request
+    assert code(lambda: host.shutdown(drain_s=bad), "drain_s: ") is ErrorCode.bad_request
+    assert code(lambda: host.shutdown("m", drain_s=bad), "drain_s: ") is ErrorCode.bad_request
+    assert house.ask("a", talk(2)).wait().text == "01"
+
+
+@pytest.mark.parametrize(
+    ("argument", "call"),
+    [
+        ("target", lambda host: host.load("n", b"")),
+        ("target", lambda host: host.load("n", object())),
+        ("target", lambda host: host.load("n", "")),
+        ("draft", lambda host: host.load("n", "t", 5)),
+        ("name", lambda host: host.load(5, "t")),
+        ("on_progress", lambda host: host.load("n", "t", on_progress=5)),
+        ("cache", lambda host: host.load("n", "t", cache=object())),
+        ("cache.ram_bytes", lambda host: host.load("n", "t", cache={"ram_bytes": "1"})),
+        ("cache.ram_bytes", lambda host: host.load("n", "t", cache=CacheSettings(ram_bytes=-1))),
+        ("sampling.top_p", lambda host: host.load("n", "t", sampling={"top_p": float("nan")})),
+        ("block_tokens", lambda host: host.load("n", "t", block_tokens=True)),
+        ("blok_tokens", lambda host: host.load("n", "t", blok_tokens=4)),
+        ("name", lambda host: host.unload(5)),
+        ("name", lambda host: host.unload("")),
+        ("name", lambda host: host.shutdown(b"m")),
+        ("model", lambda host: host.cache(None)),
+        ("clear", lambda host: host.cache("m", clear="yes")),
+        ("model", lambda host: host.generate(5, "x")),
+        ("prompt", lambda host: host.generate("m", b"x")),
+        ("stop", lambda host: host.generate("m", "x", stop=5)),
+        ("stop", lambda host: host.generate("m", "x", stop=[b"x"])),
+        ("tokens", lambda host: host.generate("m", tokens=5)),
+        ("tokens", lambda host: host.generate("m", tokens=["1"])),
+        ("messages", lambda host: host.generate("m", messages="x")),
+        ("messages", lambda host: host.generate("m", messages=[{"role": 5, "content": "x"}])),
+        ("tools", lambda host: host.generate("m", "x", tools=[object()])),
+        ("max_tokens", lambda host: host.generate("m", "x", max_tokens=1.5)),
+        ("sampling.temperature", lambda host: host.generate("m", "x", temperature=float("nan"))),
+        ("sampling.seed", lambda host: host.generate("m", "x", seed="1")),
+        ("speculation", lambda host: host.generate("m", "x", speculation="perhaps")),
+        ("ignore_eos", lambda host: host.generate("m", "x", ignore_eos=1)),
+        ("make_engine", lambda host: Host(make_engine=5)),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_host_bad_arguments_are_refused_by_name(
+    house: House, argument: str, call: Callable[[Any], object]
+) -> None:
+    """What cannot be meant is a bad_request that names the argument, and nothing has happened."""
+    before = house.host.statistics()
+    assert code(lambda: call(house.host), argument) is ErrorCode.bad_request
+    assert house.host.statistics() == before
+    assert house.engine.loaded == [("m", LoadBody(target="t"))]
+
+
+def test_host_sequences_of_every_kind_are_taken(house: House) -> None:
+    """Ranges, arrays and subclasses of text and numbers are what they look like."""
+
+    class Prompt(str):
+        __slots__ = ()
+
+    house.engine.scripts["x"] = talk(1)
+    assert house.host.generate("m", Prompt("x"), stop=("a",)).wait().text == "0"
+    assert generate_body(tokens=range(3)).tokens == (0, 1, 2)
+    assert generate_body(tokens=array("i", [4, 5])).tokens == (4, 5)
 
 
 def test_host_settings_are_those_of_the_configuration() -> None:
@@ -259,6 +344,67 @@ def test_host_load_is_given_up_by_its_caller(house: House) -> None:
     house.host.load("m", "t", block_tokens=4)
 
 
+@pytest.mark.parametrize("block_tokens", [4, 8])
+def test_host_follows_a_load_that_was_given_up(house: House, block_tokens: int) -> None:
+    """A load asked for while one that was given up still ends waits for that, and is done then."""
+
+    def give_up(progress: LoadProgress) -> None:
+        raise ZeroDivisionError
+
+    def deaf(progress: Progress) -> None:
+        progress("weights", 0, 2, "layers")
+        house.gate.advance(HELD_S)
+        progress("weights", 1, 2, "layers")
+
+    house.engine.loads["n"] = deaf
+    with pytest.raises(ZeroDivisionError):
+        house.host.load("n", "t", block_tokens=4, on_progress=give_up)
+    house.gate.arrived()
+    assert house.host.statistics().loading == ("n",)
+    told: list[LoadProgress] = []
+    with ThreadPoolExecutor(2) as pool:
+        loads = [
+            pool.submit(
+                house.host.load, "n", "t", block_tokens=block_tokens, on_progress=told.append
+            )
+            for _ in range(2)
+        ]
+        until(lambda: sum(not load.running() for load in loads) == 0)
+        house.engine.loads["n"] = lambda progress: progress("weights", 2, 2, "layers")
+        house.gate.passes.release()
+        assert loads[0].result(LIMIT_S) == loads[1].result(LIMIT_S)
+    assert {progress.done for progress in told} == {2}
+    settings = {model.name: model.settings for model in house.host.statistics().models}
+    assert settings["n"].block_tokens == block_tokens
+    assert house.ask("a", talk(2), model="n").wait().text == "01"
+
+
+def test_host_a_load_given_up_while_it_is_fetched_is_gone_at_once(house: House) -> None:
+    """What it fetches is called off, no other model waited for it, and the next one succeeds."""
+    called_off = threading.Event()
+
+    def fetch(errand: Errand) -> None:
+        errand("download", 1, 2, "bytes")
+        with errand.ended_by(called_off.set):
+            assert called_off.wait(LIMIT_S)
+        errand.check()
+
+    seen: list[str] = []
+
+    def give_up(progress: LoadProgress) -> None:
+        seen.append(house.ask("beside", talk(3)).wait().text)
+        raise ZeroDivisionError
+
+    house.engine.preparations["n"] = fetch
+    with pytest.raises(ZeroDivisionError):
+        house.host.load("n", "t", on_progress=give_up)
+    assert seen == ["012"]
+    assert called_off.wait(LIMIT_S)
+    house.engine.preparations.clear()
+    house.host.load("n", "t")
+    assert house.ask("a", talk(2), model="n").wait().text == "01"
+
+
 def test_host_loads_of_one_name(house: House) -> None:
     """Equal settings: one load for all who ask, none if it is there. Others meanwhile: refused."""
     begun, loads = threading.Event(), 0
@@ -405,3 +551,65 @@ def test_host_and_a_fork_leave_each_other_alone() -> None:
         _, status = os.waitpid(child, 0)
         os.close(release_fd)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+CALLS: dict[str, Callable[[House], object]] = {
+    "load": lambda house: house.host.load("m", "t", block_tokens=4),
+    "unload": lambda house: house.host.unload("m", drain_s=0.2),
+    "generate": lambda house: house.ask("x", talk(3)).wait(),
+    "cancel": lambda house: house.ask("x", LONG).cancel(),
+    "cache": lambda house: house.host.cache("m"),
+    "statistics": lambda house: house.host.statistics(),
+    "shutdown": lambda house: house.host.shutdown(),
+}
+
+
+@pytest.mark.parametrize("handler", ["shutdown", "ask"])
+@pytest.mark.parametrize("interrupted", CALLS)
+def test_host_is_called_by_a_signal_handler(interrupted: str, handler: str) -> None:
+    """A signal handler may ask, load and shut down the host that its own thread is in, whatever
+    line that is at: neither the handler nor the call waits for the other.
+    """
+    line, reached = 0, True
+    while reached:
+        line += 1
+        reached = _interrupted_at(line, CALLS[interrupted], handler)
+    assert line > 10
+
+
+def _interrupted_at(line: int, call: Callable[[House], object], handler: str) -> bool:
+    """``call`` with a handler run before its ``line``-th line inside the library; was there one?"""
+    house = House(silence_s=LIMIT_S)
+    left, began_s = line, time.monotonic()
+
+    def handle() -> None:
+        with suppress(DflashError):
+            house.host.statistics()
+            if handler == "ask":
+                house.ask("handler", talk(2)).wait()
+                house.host.load("m", "t", block_tokens=4)
+        if handler == "shutdown":
+            house.host.shutdown()
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal left
+        if "/worker/" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                handle()
+        return trace
+
+    try:
+        sys.settrace(trace)
+        with suppress(DflashError):
+            call(house)
+    finally:
+        sys.settrace(None)
+    if handler == "shutdown" and left <= 0:
+        assert code(lambda: house.ask("late", talk(1))) is ErrorCode.shutting_down
+    house.host.shutdown()
+    assert time.monotonic() - began_s < LIMIT_S / 2
+    return left <= 0

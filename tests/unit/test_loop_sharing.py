@@ -6,8 +6,10 @@ import weakref
 
 import pytest
 
+from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import LoadBody
-from dflashd.worker.engine.border import Progress
+from dflashd.worker.errand import Errand, Progress
+from dflashd.worker.loop.loop import Loop
 
 from .scripted_engine import PREFILL, Stage, say, talk
 
@@ -258,6 +260,92 @@ def test_sharing_second_load_of_a_name_is_refused() -> None:
     stage.run()
     assert stage.told.of("m") == [("load_failed", "bad_request")]
     assert stage.told.endings(a) == [("done", "stop")]
+
+
+def test_sharing_others_run_while_a_load_is_prepared() -> None:
+    """What a load fetches and reads costs no request and no other load a step."""
+    stage = Stage(aside=True)
+    stage.loop.load("slow", BODY)
+    stage.loop.load("quick", BODY)
+    a = stage.ask("a", talk(5))
+    stage.prepare("quick")
+    stage.run()
+    assert stage.told.endings(a) == [("done", "stop")]
+    assert stage.told.of("quick") == [("loaded", "d1")]
+    assert stage.told.of("slow") == []
+    stage.prepare("slow")
+    stage.run()
+    assert stage.loop.models == ("m", "quick", "slow")
+
+
+def test_sharing_loads_of_a_name_keep_their_order() -> None:
+    """A load that is prepared sooner does not pass an earlier one of its name."""
+    stage = Stage(aside=True)
+    stage.loop.load("n", BODY)
+    stage.loop.load("n", LoadBody(target="t", block_tokens=4), replace=True)
+    stage.prepare("n", which=1)
+    stage.run()
+    assert stage.told.of("n") == []
+    stage.prepare("n")
+    stage.run()
+    assert stage.told.of("n") == [("loaded", "d1")] * 2
+    assert [body.block_tokens for _, body in stage.engine.loaded[-2:]] == [None, 4]
+
+
+@pytest.mark.parametrize("how", ["unload", "withdraw", "stop"])
+def test_sharing_a_preparation_is_called_off_at_once(how: str) -> None:
+    """Whoever takes a load back is answered before its preparation has ended, which is told."""
+    stage = Stage(aside=True)
+    ends: list[str] = []
+    errands: list[Errand] = []
+
+    def prepare(errand: Errand) -> None:
+        errands.append(errand)
+        with errand.ended_by(lambda: ends.append("now")):
+            stage.commands.append(command)
+            stage.loop.step()
+        assert ends == ["now"]
+        errand("download", 1, 2, "bytes")
+        raise AssertionError("it was not called off")
+
+    def command(loop: Loop) -> None:
+        {
+            "unload": lambda: loop.unload("n"),
+            "withdraw": lambda: loop.withdraw("n", BODY),
+            "stop": loop.stop,
+        }[how]()
+
+    stage.engine.preparations["n"] = prepare
+    stage.loop.load("n", BODY)
+    stage.prepare("n")
+    stage.run()
+    kinds = [kind for kind, _ in stage.told.of("n")]
+    assert kinds == ["load_failed"] + (["unloaded"] if how == "unload" else [])
+    with pytest.raises(DflashError), errands[0].ended_by(lambda: ends.append("late")):
+        errands[0].check()
+    assert ends == ["now", "late"]
+    assert "n" not in stage.loop.models
+
+
+def test_sharing_a_failed_preparation_fails_the_load() -> None:
+    """An error of the preparation is the load's; the name can be loaded again."""
+    stage = Stage(aside=True)
+
+    def prepare(errand: Errand) -> None:
+        errand("download", 0, 2, "bytes")
+        raise DflashError(ErrorCode.not_found, "the hub has no such repository")
+
+    stage.engine.preparations["n"] = prepare
+    stage.loop.load("n", BODY)
+    stage.prepare("n")
+    stage.run()
+    assert [kind for kind, _ in stage.told.of("n")] == ["progress", "load_failed"]
+    assert stage.told.of("n")[-1] == ("load_failed", "not_found")
+    stage.engine.preparations.clear()
+    stage.loop.load("n", BODY)
+    stage.prepare("n")
+    stage.run()
+    assert stage.told.of("n")[-1] == ("loaded", "d1")
 
 
 def test_sharing_pulse_moves_with_work() -> None:

@@ -102,10 +102,8 @@ def test_the_protected_are_waited_for_by_name(hold: dict[str, Any], said: str) -
 
 def test_who_is_waited_for_is_no_more_than_has_to_go() -> None:
     """What is idle counts as gone; of those in the way only the longest unused are named."""
-    later, sooner = (
-        model("later", 100, at=2, leased=True),
-        model("sooner", 100, at=1, leased=True),
-    )
+    later = model("later", 100, at=2, leased=True)
+    sooner = model("sooner", 100, at=1, leased=True)
     decision = decide(ASKED, holdings(200, later, sooner, model("idle", 50, at=3)))
     assert isinstance(decision, Wait)
     assert decision.held_by == ("sooner",)

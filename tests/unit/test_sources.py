@@ -11,6 +11,7 @@ import pytest
 
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.worker.checkpoints.sources import resolve
+from dflashd.worker.errand import Errand
 
 from .scripted_hub import REPOSITORY, scripted_hub
 
@@ -25,9 +26,10 @@ RESOLVE = """
 import json, sys
 from dflashd.protocol.errors import DflashError
 from dflashd.worker.checkpoints.sources import resolve
+from dflashd.worker.errand import Errand
 told = []
 try:
-    folder = resolve(sys.argv[1], lambda *a: told.append(a), "target")
+    folder = resolve(sys.argv[1], Errand(lambda *a: told.append(a)), "target")
     files = sorted(path.name for path in folder.iterdir())
     print(json.dumps({"files": files, "told": told}))
 except DflashError as error:
@@ -48,8 +50,8 @@ def resolve_with_hub(spec: str, home: Path, endpoint: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def quiet(stage: str, done: int, total: int, unit: str) -> None:
-    """Nobody watches."""
+quiet = Errand(lambda *_: None)
+"""Nobody watches."""
 
 
 def test_a_local_folder_is_itself(tmp_path: Path):

@@ -29,6 +29,10 @@ from .writer import Writer
 log = logging.getLogger(__name__)
 
 READ_ONLY = "another process writes to this cache: it is only read here"
+READ_ONLY_HERE = (
+    "this process writes to this cache already, for another Host or a model that has not quite "
+    "gone: it is only read here"
+)
 _TEMPORARY = ".part-"
 _TICK_NS = 100_000_000
 
@@ -85,7 +89,9 @@ class DiskStore:
     @property
     def reason(self) -> str:
         """Why nothing is written at present; empty when writing works."""
-        return self.writer.refusal if self._lock.held else READ_ONLY
+        if self._lock.held:
+            return self.writer.refusal
+        return READ_ONLY_HERE if self._lock.missed_to_us else READ_ONLY
 
     @property
     def held_bytes(self) -> int:

@@ -24,6 +24,12 @@ OWNER = "identity.json"
 """In an identity's directory: which model it is of."""
 
 
+_held_here: set[tuple[int, int]] = set()
+"""Device and inode of the locks that this process holds. One forked from it holds none itself."""
+
+os.register_at_fork(after_in_child=_held_here.clear)
+
+
 @final
 class FileLock:
     """An advisory lock that is held until ``release`` or the end of the process."""
@@ -31,6 +37,9 @@ class FileLock:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd: int | None = None
+        self._file = (0, 0)
+        self.missed_to_us = False
+        """Whether it was this very process that had it when it was last asked for."""
 
     @property
     def held(self) -> bool:
@@ -45,19 +54,27 @@ class FileLock:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
+            self.missed_to_us = _file(fd) in _held_here
             os.close(fd)
             return False
         except BaseException:
             os.close(fd)
             raise
-        self._fd = fd
+        self._fd, self._file = fd, _file(fd)
+        _held_here.add(self._file)
         return True
 
     def release(self) -> None:
         """Let go; a second call does nothing."""
         if self._fd is not None:
+            _held_here.discard(self._file)
             os.close(self._fd)
             self._fd = None
+
+
+def _file(fd: int) -> tuple[int, int]:
+    facts = os.fstat(fd)
+    return facts.st_dev, facts.st_ino
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-Report = Callable[[str, int, int, str], None]
-"""``(stage, done, total, unit)``: told of anything that may take over a second."""
+from ..errand import Progress
 
 BLOCK_BYTES = 16 * 2**20
 TOKENIZER_FILES = (
@@ -32,6 +31,7 @@ TOKENIZER_FILES = (
     "*.py",
     "additional_chat_templates/*",
 )
+
 MEMO = "weights-digests.json"
 SETTLED_S = 10.0
 """So long ago a file must have changed for its digest to be remembered."""
@@ -53,7 +53,7 @@ def folder_marks(folder: Path) -> frozenset[str]:
     return frozenset(_stamped(file) for file in weight_files(folder))
 
 
-def folder_digest(folder: Path, report: Report, memo: Path | None = None) -> str:
+def folder_digest(folder: Path, report: Progress, memo: Path | None = None) -> str:
     """SHA-256 over names and content of the folder's weight files, 64 hex digits.
 
     ``memo`` is the file of remembered digests; without one every byte is read.

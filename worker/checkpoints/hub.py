@@ -29,25 +29,35 @@ def hub_folder(
     A complete local copy is used as it is, so that a restart needs no network and changes no
     weights; ``refresh`` asks the hub for a newer one first.
     """
-    import huggingface_hub
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    download = cast("Any", huggingface_hub.snapshot_download)  # its stubs are partly unknown
-
-    repo, _, revision = spec.partition("@")
-    options: dict[str, Any] = {"revision": revision or None, "allow_patterns": list(PATTERNS)}
+    copy = None if refresh else hub_copy(spec)
+    if copy is not None:
+        return copy
+    progress("download", 0, 0, "bytes")
     try:
-        if not refresh:
-            try:
-                return Path(download(repo, local_files_only=True, **options))
-            except LocalEntryNotFoundError:
-                pass
-        progress("download", 0, 0, "bytes")
-        bars = _progress_bars(progress)
-        return Path(download(repo, tqdm_class=bars, **options))
+        return _snapshot(spec, tqdm_class=_progress_bars(progress))
     except Exception as error:
         # The hub's client lets through what its HTTP library raises, another in each version.
         raise _explained(spec, error) from error
+
+
+def hub_copy(spec: str) -> Path | None:
+    """The complete snapshot that is on this disk, without asking anybody; raises DflashError."""
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return _snapshot(spec, local_files_only=True)
+    except LocalEntryNotFoundError:  # nothing, or what an interrupted download left
+        return None
+    except Exception as error:
+        raise _explained(spec, error) from error
+
+
+def _snapshot(spec: str, **options: Any) -> Path:
+    import huggingface_hub
+
+    download = cast("Any", huggingface_hub.snapshot_download)  # its stubs are partly unknown
+    repo, _, revision = spec.partition("@")
+    return Path(download(repo, revision=revision or None, allow_patterns=[*PATTERNS], **options))
 
 
 def _explained(spec: str, error: Exception) -> DflashError:

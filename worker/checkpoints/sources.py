@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.paths import cache_dir
+from ..errand import Errand
 from .embedded import DRAFTS, TARGETS, draft_folder
-from .embedded_folder import embedded_folder
-from .hub import hub_folder
+from .embedded_folder import embedded_copy
+from .fetch import fetch
+from .hub import hub_copy
 
 
 def resolve(
     spec: str,
-    progress: Callable[[str, int, int, str], None],
+    errand: Errand,
     kind: Literal["target", "draft"],
 ) -> Path:
-    """The folder of a local path, an embedded name or a hub repository; fetched if need be.
-
-    ``progress`` gets stage, done, total and unit. Raises DflashError with a sentence that says
-    what to do.
+    """The folder of a local path, an embedded name or a hub repository; fetched if need be, by
+    another process. Raises DflashError with a sentence that says what to do.
     """
     known = TARGETS if kind == "target" else DRAFTS
     other = DRAFTS if kind == "target" else TARGETS
@@ -34,7 +33,7 @@ def resolve(
     if spec in known:
         if kind == "draft":
             return draft_folder(spec)
-        return embedded_folder(TARGETS[spec], cache_dir(), progress)
+        return embedded_copy(TARGETS[spec], cache_dir()) or fetch(spec, kind, errand)
     # A bare "a/b" is always the hub's: what it means must not depend on where we were started.
     if spec.startswith(("/", "./", "../", "~")):
         return _local(Path(spec).expanduser(), spec)
@@ -45,7 +44,7 @@ def resolve(
             f"{kind} {spec!r} is neither an embedded name ({names}) nor a local folder "
             "(/path, ./path, ~/path) nor a hub repository (owner/name)",
         )
-    return hub_folder(spec, progress)
+    return hub_copy(spec) or fetch(spec, kind, errand)
 
 
 def _local(path: Path, spec: str) -> Path:

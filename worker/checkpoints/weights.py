@@ -12,7 +12,7 @@ import psutil
 from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model
 
-from .digest import Report
+from ..errand import Progress
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ def cast(module: nn.Module, dtype: mx.Dtype) -> None:
     )
 
 
-def evaluate(parts: Sequence[Sequence[Any]], report: Report) -> None:
+def evaluate(parts: Sequence[Sequence[Any]], report: Progress) -> None:
     """Bring the arrays of ``parts`` into memory, group by group so that progress shows."""
     groups = [group for part in parts for group in part]
     for done, group in enumerate(groups):

@@ -15,8 +15,9 @@ from typing import Protocol, final, runtime_checkable
 
 from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import LoadBody
+from ..errand import Progress
 from ..hooks.model_guard import ModelGuard
-from .border import HeldModel, Progress
+from .border import HeldModel
 
 log = logging.getLogger(__name__)
 

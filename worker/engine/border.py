@@ -1,17 +1,14 @@
 """What the loop needs of an engine: the border behind which all mlx work happens.
 
-Every method is called on the one thread that drives the loop.
+Every method but ``prepare`` is called on the one thread that drives the loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal, Protocol
 
 from ...protocol.messages import CacheBody, ChunkBody, GenerateBody, LoadBody, LoadedBody
-
-Progress = Callable[[str, int, int, str], None]
-"""``(stage, done, total, unit)`` of a load. May raise Withdrawn, which must pass through."""
+from ..errand import Errand, Progress
 
 
 class Statistics(Protocol):
@@ -41,6 +38,8 @@ class Statistics(Protocol):
     def cache_miss_reason(self) -> str: ...
     @property
     def generated_tokens(self) -> int: ...
+    @property
+    def reasoning_tokens(self) -> int: ...
     @property
     def prefill_ms(self) -> float: ...
     @property
@@ -96,8 +95,20 @@ class HeldModel(Protocol):
 class Engine(Protocol):
     """Loads models and answers for the memory they take."""
 
-    def load(self, name: str, body: LoadBody, progress: Progress) -> HeldModel:
-        """Load a model whole, or raise and keep nothing of it."""
+    def prepare(self, name: str, body: LoadBody, errand: Errand) -> object:
+        """What of a load needs neither the engine's thread nor memory: fetching, reading files.
+
+        Called on a thread of its own, beside everything else; may take hours, and is called off
+        through ``errand``. The result is for :meth:`load`.
+        """
+        ...
+
+    def load(
+        self, name: str, body: LoadBody, progress: Progress, prepared: object = None
+    ) -> HeldModel:
+        """Load a model whole, or raise and keep nothing of it. ``prepared`` is what
+        :meth:`prepare` gave; None: do that here.
+        """
         ...
 
     def held_bytes(self) -> int:

@@ -14,8 +14,10 @@ from ...protocol.messages import CacheBody, GenerateBody, LoadBody, LoadedBody
 from ..cache.manager import CacheStuck
 from ..cache.open import OpenCache, open_cache
 from ..cache.registry import CacheRegistry
+from ..checkpoints.folders import Checkpoints
+from ..errand import Progress
 from ..hooks.model_guard import ModelGuard
-from .border import Progress
+from .counting import Count
 from .generation import Generation
 from .loader import load_model
 from .model import Model
@@ -49,8 +51,10 @@ class MlxModel:
             block_tokens_limit=self.model.block_tokens_limit,
         )
 
-    def begin(self, body: GenerateBody) -> Generation:
+    def begin(self, body: GenerateBody) -> Generation | Count:
         """Start a request. Raises DflashError(bad_request | unsupported | hook_conflict)."""
+        if body.count_only:
+            return Count(self.model, body)
         return Generation(self.model, body, self.cache)
 
     def cache_state(self) -> CacheBody:
@@ -84,9 +88,16 @@ class DflashBackend:
         self._caches = caches
         self._shared = shared
 
-    def load(self, name: str, body: LoadBody, progress: Progress, guard: ModelGuard) -> MlxModel:
+    def load(
+        self,
+        name: str,
+        body: LoadBody,
+        progress: Progress,
+        guard: ModelGuard,
+        found: Checkpoints | None = None,
+    ) -> MlxModel:
         """Load a model whole, or raise and keep nothing of it."""
-        model = load_model(name, body, progress, guard, self._shared)
+        model = load_model(name, body, progress, guard, self._shared, found=found)
         with ExitStack() as on_failure:
             on_failure.callback(model.close)
             layers = model.target.make_caches()

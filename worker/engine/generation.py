@@ -39,6 +39,7 @@ class Statistics:
     cache_hit: str
     cache_miss_reason: str
     generated_tokens: int
+    reasoning_tokens: int
     prefill_ms: float
     decode_ms: float
 
@@ -137,6 +138,7 @@ class Generation:
             cache_hit=self._session.hit,
             cache_miss_reason=self._session.miss_reason,
             generated_tokens=self._generated,
+            reasoning_tokens=0 if self._channels is None else self._channels.reasoning_tokens,
             prefill_ms=self._prefill_s * 1e3,
             decode_ms=self._decode_s * 1e3,
         )
@@ -180,14 +182,14 @@ class Generation:
     def _emit(self, decoder: Decoder, committed: tuple[int, ...]) -> ChunkBody:
         """Take tokens up to the first that ends the request; those behind it never existed."""
         kept: list[int] = []
-        text = ""
+        part = Part()
         for token in committed:
             self._history.append(token)
             if token in self._eos:
                 self._finish_reason = "stop"
                 break
             kept.append(token)
-            text += self._text.push((token,))
+            part += self._told_apart(self._text.push((token,)))
             self._generated += 1
             if self._text.stopped is not None:
                 self._finish_reason = "stop"
@@ -196,8 +198,7 @@ class Generation:
             if self._finish_reason is not None:
                 break
         if self._finish_reason is not None:
-            text += self._text.finish()
-        part = self._told_apart(text)
+            part += self._rest()
         return ChunkBody(
             tokens=tuple(kept),
             text=part.text,
@@ -207,10 +208,14 @@ class Generation:
         )
 
     def _told_apart(self, text: str) -> Part:
+        return Part(text=text) if self._channels is None else self._channels.token(text)
+
+    def _rest(self) -> Part:
+        """What the text's end and the channels' still held back."""
+        text = self._text.finish()
         if self._channels is None:
             return Part(text=text)
-        part = self._channels.push(text)
-        return part + self._channels.finish() if self.finished else part
+        return self._channels.push(text) + self._channels.finish()
 
     def _logprobs_of(self, decoder: Decoder, kept: list[int]) -> tuple[Logprobs, ...]:
         if self._logprobs is None or decoder.chosen_from is None or not kept:

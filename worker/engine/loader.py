@@ -14,13 +14,14 @@ from mlx_lm.utils import load_config, load_model as load_mlx_model, load_tokeniz
 from ...protocol.messages import LoadBody, Sampling
 from ..cache.identity import CacheIdentity, text_digest
 from ..cache.naming import Origin, config_digest, fingerprint_of
-from ..checkpoints.digest import Report, combined_digest, tokenizer_digest
+from ..checkpoints.digest import combined_digest, tokenizer_digest
 from ..checkpoints.draft_config import DraftConfig
 from ..checkpoints.folders import Checkpoint, Checkpoints, find
 from ..checkpoints.weights import cast, dtype_name, evaluate, fits_float32, wanted_dtype
 from ..decoding.draft_weights import load_draft
 from ..decoding.drafting import Drafter
 from ..decoding.sampling import Sampler
+from ..errand import Errand, Progress
 from ..hooks.guard import GUARD
 from ..hooks.lease import Lease
 from ..hooks.model_guard import ModelGuard
@@ -44,12 +45,15 @@ class _Pair:
 def load_model(
     name: str,
     body: LoadBody,
-    report: Report,
+    report: Progress,
     guard: ModelGuard | None = None,
     shared: SharedParts | None = None,
+    *,
+    found: Checkpoints | None = None,
 ) -> Model:
-    """Load what ``body`` names. Claims on hooked classes apart, which ``close`` of the model gives
-    up, nothing outside the returned value is changed; after a failure no claim is left.
+    """Load what ``body`` names, whose files were ``found`` or are looked for now. Claims on hooked
+    classes apart, which ``close`` of the model gives up, nothing outside the returned value is
+    changed; after a failure no claim is left.
 
     Weights that a model of ``shared`` holds are not loaded again.
 
@@ -60,7 +64,7 @@ def load_model(
     guard = guard or ModelGuard(GUARD, BACKEND, name)
     gathering = Gathering(shared if shared is not None else SharedParts())
     with typed_errors(name), guard.undone_on_failure():
-        found = find(body, report)
+        found = found or find(body, Errand(report))
         target = _target(found.target, body, gathering)
         pair = _pair(found, body, target, guard, gathering)
         evaluate([part.arrays for part in gathering.made], report)
@@ -211,7 +215,7 @@ def _vocab_size(config: dict[str, Any], tokenizer: Any) -> int:
     return int(text.get("vocab_size") or len(tokenizer))
 
 
-def _warm_up(model: Model, report: Report) -> None:
+def _warm_up(model: Model, report: Progress) -> None:
     """One prompt and one cycle: kernels are compiled now, and a model that cannot run fails now."""
     report("warm-up", 0, 1, "cycles")
     decoder = model.decoder(model.engine, Sampler(Sampling(), Sampling()))

@@ -10,12 +10,14 @@ from typing import final
 from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import LoadBody, LoadedBody
 from ..cache.registry import CacheRegistry
+from ..checkpoints.folders import Checkpoints, find
+from ..errand import Errand, Progress
 from ..hooks.guard import GUARD, HookGuard
 from ..hooks.model_guard import ModelGuard
 from ..targets.target import BACKEND
 from . import memory
 from .backend import Backends
-from .border import HeldModel, Progress
+from .border import HeldModel
 from .dflash_backend import DflashBackend, MlxModel
 from .load_errors import typed_errors
 from .shared import SharedParts
@@ -25,22 +27,35 @@ __all__ = ["MlxEngine", "MlxModel"]
 
 @final
 class MlxEngine:
-    """Loads models on mlx, through the backend that each is configured for. All calls on one
-    thread.
+    """Loads models on mlx, through the backend that each is configured for. All calls but
+    ``prepare`` on one thread.
     """
 
     def __init__(self, guard: HookGuard = GUARD) -> None:
         self.caches = CacheRegistry()
         self.shared = SharedParts()
         self._guard = guard
-        self._backends = Backends({BACKEND: DflashBackend(self.caches, self.shared)})
+        self._own = DflashBackend(self.caches, self.shared)
+        self._backends = Backends({BACKEND: self._own})
 
-    def load(self, name: str, body: LoadBody, progress: Progress) -> HeldModel:
+    def prepare(self, name: str, body: LoadBody, errand: Errand) -> Checkpoints | None:
+        """Fetch and read the files; what those of other backends are, only they know."""
+        if body.backend != BACKEND:
+            return None
+        with typed_errors(name):
+            return find(body, errand)
+
+    def load(
+        self, name: str, body: LoadBody, progress: Progress, prepared: object = None
+    ) -> HeldModel:
         """Load a model whole, or raise and keep nothing of it."""
         backend = self._backends.get(body.backend)
         guard = ModelGuard(self._guard, body.backend, name)
         with typed_errors(name), guard.undone_on_failure():
-            model = backend.load(name, body, progress, guard)
+            if isinstance(prepared, Checkpoints):
+                model = self._own.load(name, body, progress, guard, prepared)
+            else:
+                model = backend.load(name, body, progress, guard)
             if not isinstance(model.facts, LoadedBody):  # pyright: ignore[reportUnnecessaryIsInstance] - other people's code
                 raise DflashError(
                     ErrorCode.load_failed, f"backend {body.backend} tells no facts of model {name}"

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from ...protocol.errors import DflashError, ErrorCode
 from ..errors import DFlashHookConflict
 from .fingerprint import Fingerprint, foreign_member, replaced
 from .lease import Lease, full_name
@@ -50,6 +51,8 @@ class HookGuard:
     def __init__(self) -> None:
         self._claims: dict[type, _Claim] = {}
         self._lock = threading.Lock()
+        self._inside: int | None = None
+        """The thread that holds the lock."""
         self._given_up: deque[tuple[tuple[type, ...], str]] = deque()
         """Claims of leases that ended and are still in the table."""
 
@@ -70,12 +73,12 @@ class HookGuard:
             return Lease(self, backend, model, hooked)
 
     def owners(self) -> tuple[Ownership, ...]:
-        """All claims that stand."""
-        with self._entered():
-            return tuple(
-                Ownership(hooked=cls, owner=claim.owner, models=tuple(claim.models))
-                for cls, claim in self._claims.items()
-            )
+        """All claims that stand. Waits for nobody, so that a signal handler may look too."""
+        self._settle()
+        return tuple(
+            Ownership(hooked=cls, owner=claim.owner, models=tuple(claim.models))
+            for cls, claim in tuple(self._claims.items())
+        )
 
     def check(self, lease: Lease) -> None:
         """Whether the lease's classes look as they have to; raises as :meth:`Lease.check`."""
@@ -111,10 +114,21 @@ class HookGuard:
 
     @contextmanager
     def _entered(self) -> Generator[None]:
+        me = threading.get_ident()
+        if self._inside == me:
+            raise DflashError(
+                ErrorCode.unsupported,
+                "a signal handler uses the hooks that its own thread is changing: let it set a "
+                "flag, and load models elsewhere",
+            )
         try:
             with self._lock:
-                self._take_off()
-                yield
+                self._inside = me
+                try:
+                    self._take_off()
+                    yield
+                finally:
+                    self._inside = None
         finally:
             self._settle()
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeVar, final
 
 from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import CacheBody, ChunkBody, DoneBody, LoadBody, LoadedBody
 from ..engine.failure import detached
+from ..latch import Latch
 from .answer import Word
 from .mailbox import Mailbox
 
@@ -31,17 +33,30 @@ LoadWord = LoadProgress | LoadedBody | DflashError
 Gone = DflashError | None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class PendingLoad:
     """A load that was asked for, by one thread or by several that want the same."""
 
     body: LoadBody
-    waiters: list[Mailbox[LoadWord]] = field(default_factory=list[Mailbox[LoadWord]])
+    waiters: list[Mailbox[LoadWord]]
+    is_abandoned: bool = False
+    """Nobody wants it any more. Who waits then wants the next load of the name."""
+    last: LoadedBody | DflashError | None = None
+    is_begun: bool = False
+    """Only the engine's thread writes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadTicket:
+    """One thread's place among those who wait for a load."""
+
+    pending: PendingLoad
+    mailbox: Mailbox[LoadWord]
 
 
 @dataclass(slots=True, kw_only=True)
 class HeldRecord:
-    """A loaded model, and what became of its requests."""
+    """A loaded model, and what became of its requests. Only the engine's thread writes it."""
 
     body: LoadBody
     facts: LoadedBody
@@ -52,145 +67,201 @@ class HeldRecord:
 
 @final
 class Desk:
-    """The effects of a host's loop. The tables are behind one lock that is never held for long.
+    """The effects of a host's loop. Whatever was opened here is closed exactly once: by the engine,
+    or by :meth:`close`.
 
-    Whatever was opened here is closed exactly once: by the engine, or by :meth:`close`.
+    There is no lock, because a signal handler may call the host, and wait there, while its own
+    thread is in here between any two lines. Every change of a table is one operation of a dict or
+    a list. An entry is made first and only then looked at whether it may stay, so that whoever
+    closes a table either finds it or is seen by it.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
         self._closed: DflashError | None = None
         self._is_draining = False
+        self._drains: list[Latch] = []
         self._answers: dict[bytes, tuple[str, Mailbox[Word]]] = {}
         self._questions: dict[bytes, Mailbox[CacheBody | DflashError]] = {}
         self._loads: dict[str, PendingLoad] = {}
-        self._unloads: defaultdict[str, deque[Mailbox[Gone]]] = defaultdict(deque)
+        self._unloads: list[tuple[str, Mailbox[Gone]]] = []
         self._records: dict[str, HeldRecord] = {}
 
     # --- what threads ask --------------------------------------------------------------------
 
     def open_answer(self, id: bytes, model: str) -> Mailbox[Word]:
         """A request will be assigned. Raises DflashError(shutting_down)."""
-        with self._lock:
+        mailbox = Mailbox[Word]()
+        self._answers[id] = (model, mailbox)
+        try:
             self._refuse_if_leaving(model)
-            mailbox = Mailbox[Word]()
-            self._answers[id] = (model, mailbox)
-            return mailbox
+        except DflashError:
+            self._answers.pop(id, None)
+            self._wake_drains()
+            raise
+        return mailbox
 
     def open_question(self, id: bytes) -> Mailbox[CacheBody | DflashError]:
         """A cache will be asked about. Raises DflashError(shutting_down)."""
-        with self._lock:
+        mailbox = self._questions[id] = Mailbox()
+        try:
             self._refuse_if_closed()
-            return self._questions.setdefault(id, Mailbox())
+        except DflashError:
+            self._questions.pop(id, None)
+            raise
+        return mailbox
 
-    def open_load(
-        self, name: str, body: LoadBody
-    ) -> tuple[PendingLoad, Mailbox[LoadWord], bool] | LoadedBody:
-        """A load is wanted: its facts if it is loaded just so, else what to wait for, and whether
-        the engine must be asked.
+    def open_load(self, name: str, body: LoadBody) -> LoadTicket | LoadedBody:
+        """A load is wanted: its facts if it is loaded just so, else what to wait for.
 
         Raises:
             DflashError: shutting_down; overloaded while the name is loaded with other settings.
         """
-        with self._lock:
-            self._refuse_if_leaving(name)
-            held, pending = self._records.get(name), self._loads.get(name)
-            if pending is None and held is not None and held.body == body:
-                return held.facts
-            if pending is not None and pending.body != body:
-                raise DflashError(
-                    ErrorCode.overloaded,
-                    f"model {name} is being loaded with other settings: wait for that",
-                    retryable=True,
-                )
-            is_new = pending is None
-            if pending is None:
-                pending = self._loads[name] = PendingLoad(body=body)
-            mailbox = Mailbox[LoadWord]()
-            pending.waiters.append(mailbox)
-            return pending, mailbox, is_new
+        self._refuse_if_leaving(name)
+        held = self._records.get(name)
+        if held is not None and held.body == body and name not in self._loads:
+            return held.facts
+        mailbox = Mailbox[LoadWord]()
+        new = PendingLoad(body=body, waiters=[mailbox])
+        pending = self._loads.setdefault(name, new)
+        ticket = LoadTicket(pending=pending, mailbox=mailbox)
+        if pending is not new:
+            self._join(ticket, name, body)
+        elif self._closed is not None:
+            self.load_failed(name, self._closed)
+        return ticket
 
-    def leave_load(self, pending: PendingLoad, mailbox: Mailbox[LoadWord]) -> bool:
-        """One waiter has gone; whether it was the last."""
-        with self._lock:
-            pending.waiters.remove(mailbox)
-            return not pending.waiters
+    def _join(self, ticket: LoadTicket, name: str, body: LoadBody) -> None:
+        pending = ticket.pending
+        if pending.body != body and not pending.is_abandoned:
+            raise DflashError(
+                ErrorCode.overloaded,
+                f"model {name} is being loaded with other settings: wait for that",
+                retryable=True,
+            )
+        pending.waiters.append(ticket.mailbox)
+        if pending.last is not None:  # it was said before we were there to hear it
+            ticket.mailbox.close(pending.last)
 
-    def open_unload(self, name: str) -> Mailbox[Gone]:
+    def begin_load(self, name: str, pending: PendingLoad) -> bool:
+        """On the engine's thread, for each who waits: whether the load is to begin now. Not only
+        whoever came first asks, for that thread may have been interrupted before it got there.
+        """
+        if pending.is_begun:
+            return False
+        pending.is_begun = True
+        if pending.is_abandoned:
+            self.load_failed(name, DflashError(ErrorCode.cancelled, "the load was given up"))
+        return not pending.is_abandoned
+
+    def leave_load(self, ticket: LoadTicket) -> bool:
+        """One waiter has gone; whether it was the last of a load that has not ended."""
+        pending = ticket.pending
+        pending.waiters.remove(ticket.mailbox)
+        if pending.waiters or pending.is_abandoned or pending.last is not None:
+            return False
+        pending.is_abandoned = True
+        return True
+
+    def open_unload(self, name: str, mailbox: Mailbox[Gone]) -> None:
         """``name`` takes no more requests; call :meth:`drain`, then ask the engine."""
-        with self._lock:
+        entry = (name, mailbox)
+        self._unloads.append(entry)
+        try:
             self._refuse_if_closed()
-            mailbox = Mailbox[Gone]()
-            self._unloads[name].append(mailbox)
-            return mailbox
+        except DflashError:
+            with suppress(ValueError):
+                self._unloads.remove(entry)
+            raise
 
     def drain(self, drain_s: float, name: str | None = None) -> None:
         """Wait until no request of ``name`` runs; without a name: of any model, and none is taken
         any more.
         """
+        self._is_draining |= name is None
+        until_s = time.monotonic() + drain_s
+        left_s = drain_s
+        while left_s > 0:
+            latch = Latch()
+            self._drains.append(latch)
+            try:
+                running = {model for model, _ in list(self._answers.values())}
+                if self._closed is not None or not (running if name is None else running & {name}):
+                    return
+                latch.wait(left_s)
+            finally:
+                self._drains.remove(latch)
+            left_s = until_s - time.monotonic()
 
-        def is_over() -> bool:
-            running = {model for model, _ in self._answers.values()}
-            return self._closed is not None or not (running if name is None else running & {name})
-
-        with self._lock:
-            self._is_draining |= name is None
-            self._changed.wait_for(is_over, drain_s)
-
-    def give_up(self, id: bytes, error: DflashError) -> None:
-        """End a request here; what the engine still says about it goes nowhere."""
-        self._end_answer(id, error)
+    def give_up(self, id: bytes, error: DflashError) -> str:
+        """End a request here; what the engine still says about it goes nowhere. The model whose
+        request it was, for :meth:`count_failed`; empty if it had ended.
+        """
+        model, mailbox = self._answers.pop(id, ("", None))
+        if mailbox is not None:
+            self._wake_drains()
+            mailbox.close(error)
+        return model
 
     # --- what the engine says ----------------------------------------------------------------
 
     def chunk(self, id: bytes, seq: int, body: ChunkBody) -> None:
-        with self._lock:
-            _, mailbox = self._answers.get(id, ("", None))
-            if mailbox is not None:
-                mailbox.put(body)
+        _, mailbox = self._answers.get(id, ("", None))
+        if mailbox is not None:
+            mailbox.put(body)
 
     def done(self, id: bytes, body: DoneBody) -> None:
-        self._end_answer(id, body)
+        model, mailbox = self._answers.pop(id, ("", None))
+        if mailbox is None:
+            return
+        record = self._records.get(model)
+        if record is not None:
+            record.completed += 1
+            record.generated_tokens += body.generated_tokens
+        self._wake_drains()
+        mailbox.close(body)
 
     def failed(self, id: bytes, error: DflashError) -> None:
-        with self._lock:
-            question = self._questions.pop(id, None)
+        question = self._questions.pop(id, None)
         if question is not None:
             question.close(error)
-        else:
-            self._end_answer(id, error)
+            return
+        model, mailbox = self._answers.pop(id, ("", None))
+        if mailbox is not None:
+            self.count_failed(model)
+            self._wake_drains()
+            mailbox.close(error)
+
+    def count_failed(self, model: str) -> None:
+        """A request of ``model`` did not end well; on the engine's thread."""
+        record = self._records.get(model)
+        if record is not None:
+            record.failed += 1
 
     def progress(self, model: str, stage: str, done: int, total: int, unit: str) -> None:
-        with self._lock:
-            pending = self._loads.get(model)
-            for mailbox in pending.waiters if pending else ():
-                mailbox.put(LoadProgress(stage=stage, done=done, total=total, unit=unit))
+        pending = self._loads.get(model)
+        for mailbox in tuple(pending.waiters) if pending else ():
+            mailbox.put(LoadProgress(stage=stage, done=done, total=total, unit=unit))
 
     def loaded(self, model: str, facts: LoadedBody) -> None:
-        with self._lock:
-            pending = self._loads.pop(model, None)
-            if pending is not None:
-                self._records[model] = HeldRecord(body=pending.body, facts=facts)
-            _close_all(pending.waiters if pending else (), facts)
+        pending = self._loads.get(model)
+        if pending is not None:
+            self._records[model] = HeldRecord(body=pending.body, facts=facts)
+        self._end_load(model, facts)
 
     def load_failed(self, model: str, error: DflashError) -> None:
-        with self._lock:
-            pending = self._loads.pop(model, None)
-            _close_all(pending.waiters if pending else (), error)
+        self._end_load(model, error)
 
     def unloaded(self, model: str) -> None:
-        with self._lock:
-            self._records.pop(model, None)
-            waiting = self._unloads.get(model)
-            if waiting:
-                waiting.popleft().close(None)
-            if not waiting:
-                self._unloads.pop(model, None)
+        self._records.pop(model, None)
+        for entry in tuple(self._unloads):
+            if entry[0] == model:
+                with suppress(ValueError):  # closed meanwhile
+                    self._unloads.remove(entry)
+                entry[1].close(None)
+                return
 
     def cache_state(self, id: bytes, body: CacheBody) -> None:
-        with self._lock:
-            question = self._questions.pop(id, None)
+        question = self._questions.pop(id, None)
         if question is not None:
             question.close(body)
 
@@ -198,46 +269,41 @@ class Desk:
 
     def close(self, error: DflashError) -> None:
         """End all that is open with ``error``, and refuse the rest with it."""
-        with self._lock:
-            self._closed = self._closed or error
-            answers = [mailbox for _, mailbox in self._answers.values()]
-            unloads = [mailbox for waiting in self._unloads.values() for mailbox in waiting]
-            loads = [mailbox for pending in self._loads.values() for mailbox in pending.waiters]
-            questions = list(self._questions.values())
-            for table in (self._answers, self._unloads, self._loads, self._questions):
-                table.clear()
-            self._records.clear()
-            self._changed.notify_all()
-        _close_all(answers, error)
-        _close_all(unloads, error)
-        _close_all(loads, error)
-        _close_all(questions, error)
+        self._closed = self._closed or error
+        self._wake_drains()
+        for name in tuple(self._loads):
+            self._end_load(name, error)
+        for id in tuple(self._answers):
+            self.give_up(id, error)
+        for id in tuple(self._questions):
+            self.failed(id, error)
+        while self._unloads:
+            with suppress(IndexError):
+                self._unloads.pop()[1].close(error)
+        self._records.clear()
 
     def look(self, see: Callable[[dict[str, HeldRecord], dict[str, int], tuple[str, ...]], T]) -> T:
         """Let ``see`` look at the models held, their running requests, and what is loading."""
-        with self._lock:
-            running: defaultdict[str, int] = defaultdict(int)
-            for model, _ in self._answers.values():
-                running[model] += 1
-            return see(self._records, running, tuple(self._loads))
+        running: defaultdict[str, int] = defaultdict(int)
+        for model, _ in list(self._answers.values()):
+            running[model] += 1
+        return see(dict(self._records), running, tuple(self._loads))
 
-    def _end_answer(self, id: bytes, last: DoneBody | DflashError) -> None:
-        with self._lock:
-            model, mailbox = self._answers.pop(id, ("", None))
-            if mailbox is None:
-                return
-            record = self._records.get(model)
-            if record is not None and isinstance(last, DoneBody):
-                record.completed += 1
-                record.generated_tokens += last.generated_tokens
-            elif record is not None:
-                record.failed += 1
-            self._changed.notify_all()
+    def _end_load(self, name: str, last: LoadedBody | DflashError) -> None:
+        pending = self._loads.pop(name, None)
+        if pending is None:
+            return
+        pending.last = last
+        for mailbox in tuple(pending.waiters):
             mailbox.close(last)
+
+    def _wake_drains(self) -> None:
+        for latch in tuple(self._drains):
+            latch.close()
 
     def _refuse_if_leaving(self, name: str) -> None:
         self._refuse_if_closed()
-        if name in self._unloads:
+        if any(leaving == name for leaving, _ in tuple(self._unloads)):
             raise DflashError(
                 ErrorCode.shutting_down, f"model {name} is being unloaded", retryable=True
             )
@@ -247,8 +313,3 @@ class Desk:
             raise detached(self._closed)
         if self._is_draining:
             raise DflashError(ErrorCode.shutting_down, "the host is being shut down")
-
-
-def _close_all(mailboxes: Sequence[Mailbox[T]], last: T) -> None:
-    for mailbox in mailboxes:
-        mailbox.close(last)

@@ -13,18 +13,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack, final
 
+from ...protocol.arguments import Patience, Seconds, checked, checked_call
 from ...protocol.ask import GenerateOptions, deadline_ms, generate_body, generate_frames
 from ...protocol.errors import DflashError, ErrorCode
-from ...protocol.messages import CacheBody, Generate, LoadBody, LoadedBody
+from ...protocol.messages import CacheBody, Generate, LoadBody, LoadedBody, Name
 from ..engine.border import Engine
 from ..engine.failure import detached
 from ..engine.imports import make_guest_engine, prepare_blas
-from ..loop.loop import SLOW_CONSUMER_S
+from ..loop.loop import SLOW_CONSUMER_S, Loop
 from ..loop.request import Assignment
 from ..loop.thread import EngineThread
 from ..loop.watchdog import HANG_S
 from .answer import Answer
-from .desk import Desk, HeldRecord, LoadProgress
+from .desk import Desk, Gone, HeldRecord, LoadProgress, LoadTicket
+from .mailbox import Mailbox
 from .settings import LoadOptions, load_body
 from .thread_end import ThreadEnd
 
@@ -77,9 +79,11 @@ class Host:
         slow_consumer_s: float = SLOW_CONSUMER_S,
         make_engine: Callable[[], Engine] | None = None,
     ) -> None:
+        self.silence_s: float = checked("silence_s", silence_s, Patience)
+        slow_s: float = checked("slow_consumer_s", slow_consumer_s, Patience)
+        checked_call("make_engine", make_engine or make_guest_engine)
         if make_engine is None:
             prepare_blas()  # here, so that the caller may import mlx in the next line
-        self.silence_s = silence_s
         self._pid = os.getpid()
         self._desk = Desk()
         end = self._end = ThreadEnd()
@@ -94,7 +98,7 @@ class Host:
             self._desk,
             on_end=self._ending(),
             hang_s=None,
-            slow_consumer_s=slow_consumer_s,
+            slow_consumer_s=slow_s,
         )
         _forget_dropped()
         self._engine.start()
@@ -120,26 +124,41 @@ class Host:
         ``on_progress`` is called on this thread; if it raises, the load is given up.
         """
         self._refuse_if_forked()
+        checked_call("on_progress", on_progress)
         body = load_body(name, target, draft, **options)
-        opened = self._desk.open_load(name, body)
-        if isinstance(opened, LoadedBody):
-            return opened
-        pending, mailbox, is_new = opened
-        body = pending.body
-        if is_new:
-            self._engine.do(lambda loop, _: loop.load(name, body, replace=True))
+        while True:
+            opened = self._desk.open_load(name, body)
+            if isinstance(opened, LoadedBody):
+                return opened
+            word = self._await_load(name, opened, on_progress)
+            if opened.pending.is_abandoned:
+                continue  # others gave that one up, and it has ended: now comes ours
+            if isinstance(word, LoadedBody):
+                return word
+            raise detached(word)
+
+    def _await_load(
+        self, name: str, ticket: LoadTicket, on_progress: Callable[[LoadProgress], None]
+    ) -> LoadedBody | DflashError:
+        """The last word about a load; who does not wait for it gives the load up."""
+        pending, desk = ticket.pending, self._desk
+
+        def begin(loop: Loop, _: float) -> None:
+            if desk.begin_load(name, pending):
+                loop.load(name, pending.body, replace=True)
+
         try:
+            self._engine.do(begin)
             while True:
-                match mailbox.take(self.steps, self.silence_s, math.inf):
-                    case LoadProgress() as progress:
-                        on_progress(progress)
-                    case LoadedBody() as facts:
-                        return facts
-                    case error:
-                        raise detached(error)
+                word = ticket.mailbox.take(self.steps, self.silence_s, math.inf)
+                if not isinstance(word, LoadProgress):
+                    return word
+                if not pending.is_abandoned:
+                    on_progress(word)
         finally:
-            if self._desk.leave_load(pending, mailbox):
-                self._engine.do(lambda loop, _: loop.withdraw(name, body))
+            if desk.leave_load(ticket):
+                self._engine.do(begin)
+                self._engine.do(lambda loop, _: loop.withdraw(name, pending.body))
 
     def unload(self, name: str, *, drain_s: float = 0.0) -> None:
         """Forget a model and return when its memory is given back; nothing if it is not loaded.
@@ -148,11 +167,18 @@ class Host:
         with ``shutting_down``.
         """
         self._refuse_if_forked()
-        mailbox = self._desk.open_unload(name)
+        name = checked("name", name, Name)
+        drain_s = checked("drain_s", drain_s, Seconds)
+        mailbox = Mailbox[Gone]()
         try:
+            self._desk.open_unload(name, mailbox)
             self._desk.drain(drain_s, name)
-        finally:
             self._engine.do(lambda loop, _: loop.unload(name))
+        except DflashError:
+            raise
+        except BaseException:  # Ctrl-C: the name must not be refused for ever
+            self._engine.do(lambda loop, _: loop.unload(name))
+            raise
         gone = mailbox.take(self.steps, self.silence_s, math.inf)
         if isinstance(gone, DflashError):
             raise detached(gone)
@@ -170,18 +196,26 @@ class Host:
         Raises DflashError(bad_request, shutting_down); what the model says is raised there.
         """
         self._refuse_if_forked()
+        model = checked("model", model, Name)
         body = generate_body(prompt, **options)
         id = secrets.token_bytes(16)
-        # Checked as the daemon would.
+        # What only the codec refuses is refused here too.
         generate_frames(Generate(id=id, model=model, deadline_ms=deadline_ms(deadline_s)), body)
-        mailbox = self._desk.open_answer(id, model)
         asked = Assignment(id=id, model=model, body=body, deadline_s=deadline_s)
-        self._engine.do(lambda loop, waited_s: loop.assign(replace(asked, waited_s=waited_s)))
-        return Answer(id, self, mailbox, deadline_s)
+        try:
+            mailbox = self._desk.open_answer(id, model)
+            self._engine.do(lambda loop, waited_s: loop.assign(replace(asked, waited_s=waited_s)))
+            return Answer(id, self, mailbox, deadline_s)
+        except BaseException:  # Ctrl-C just now: nobody would ever read it
+            self._engine.do(lambda loop, _: loop.cancel(id))
+            self._desk.give_up(id, DflashError(ErrorCode.cancelled, "its asker was interrupted"))
+            raise
 
     def cache(self, model: str, *, clear: bool = False) -> CacheBody:
         """The state of a model's prefix cache, after emptying it if ``clear``."""
         self._refuse_if_forked()
+        model = checked("model", model, Name)
+        clear = checked("clear", clear, bool)
         id = secrets.token_bytes(16)
         mailbox = self._desk.open_question(id)
         self._engine.do(lambda loop, _: loop.read_cache(id, model, clear=clear))
@@ -218,6 +252,7 @@ class Host:
         if name is not None:
             self.unload(name, drain_s=drain_s)
             return
+        drain_s = checked("drain_s", drain_s, Seconds)
         self._desk.drain(drain_s)
         self._desk.close(DflashError(ErrorCode.shutting_down, "the host was shut down"))
         _stop(self._engine)
@@ -248,7 +283,9 @@ class Host:
 
     def give_up(self, id: bytes, error: DflashError) -> None:
         """End a request without the engine."""
-        self._desk.give_up(id, error)
+        model, desk = self._desk.give_up(id, error), self._desk
+        if model:
+            self._engine.do(lambda _, __: desk.count_failed(model))
 
     def _refuse_if_forked(self) -> None:
         if self._pid != os.getpid():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import queue
-import threading
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar, final
+from typing import Generic, TypeVar, cast, final
 
 from ...protocol.errors import DflashError, ErrorCode
+from ..latch import Latch
 
 T = TypeVar("T")
 
@@ -19,13 +19,13 @@ class Mailbox(Generic[T]):
 
     def __init__(self) -> None:
         self._items: queue.SimpleQueue[T] = queue.SimpleQueue()
-        self._closed = threading.Event()
+        self._closed = Latch()
         self._last: object = None
 
     @property
     def closed(self) -> bool:
         """Whether the last word has been said; others may still be unread."""
-        return self._closed.is_set()
+        return self._closed.closed
 
     def put(self, item: T) -> None:
         """Say something."""
@@ -35,7 +35,7 @@ class Mailbox(Generic[T]):
         """Say the last word."""
         self._last = last
         self._items.put(last)
-        self._closed.set()
+        self._closed.close()
 
     def wait_closed(self, timeout_s: float) -> bool:
         """Wait for the last word without reading; whether it came."""
@@ -50,6 +50,8 @@ class Mailbox(Generic[T]):
         """
         while True:
             before = steps()
+            if self.closed and self._items.empty():  # an interrupted frame holds the last word
+                return cast("T", self._last)
             left_s = until_s - time.monotonic()
             try:
                 item = self._items.get(timeout=max(0.0, min(silence_s, left_s)))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
-import msgspec
-
-from ...protocol.errors import DflashError, ErrorCode
+from ...protocol.arguments import checked
 from ...protocol.messages import CacheSettings, LoadBody, Name, Sampling
 
 
@@ -36,13 +33,11 @@ def load_body(
 
     Raises DflashError(bad_request) that names the field.
     """
+    name = checked("name", name, Name)
     given = {"target": _spec(target), "draft": _spec(draft), **options}
-    try:
-        msgspec.convert(name, Name)
-        return msgspec.convert(msgspec.to_builtins(given), LoadBody)
-    except msgspec.ValidationError as error:
-        raise DflashError(ErrorCode.bad_request, f"model {name!r}: {error}") from error
+    body: LoadBody = checked(f"model {name!r}", given, LoadBody)
+    return body
 
 
-def _spec(place: str | Path | None) -> str | None:
-    return str(place.absolute()) if isinstance(place, os.PathLike) else place
+def _spec(place: object) -> object:
+    return str(place.absolute()) if isinstance(place, Path) else place

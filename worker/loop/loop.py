@@ -6,7 +6,8 @@ between two steps, or out of ``intake``, which the loop calls before each step a
 of a load. The loop knows neither sockets nor mlx: a worker process drives it from a thread, a host
 application may drive it from its own.
 
-A load runs to its end inside one ``step``. At each of its progress calls the loop takes commands
+A load's files are fetched and read by ``aside``, while the loop goes on. The rest of the load runs
+to its end inside one ``step``. At each of its progress calls the loop takes commands
 in and lets requests of other models run for as long as the load has run since the last one: both
 go on, at about half speed, with pauses as long as the load is silent.
 """
@@ -16,7 +17,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ from ..engine.failure import load_failure, request_failure
 from ..errors import Withdrawn
 from ..log import line, log
 from .effects import Effects
-from .loading import Loading
+from .loading import Aside, Loading, Loads
 from .registry import Registry
 from .request import ActiveRequest, Assignment
 from .schedule import Schedule
@@ -53,7 +53,8 @@ class Loop:
     """Runs requests on loaded models.
 
     ``clock`` gives monotonic seconds, ``pid`` goes into Done, ``alive`` is called whenever work
-    moves, from whatever thread it moves on.
+    moves. Without ``aside``, which does the first on a thread of its own and then the second on the
+    loop's, loads are prepared inside their step.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Loop:
         pid: int,
         intake: Callable[[], None] = lambda: None,
         alive: Callable[[], None] = lambda: None,
+        aside: Aside | None = None,
         slow_consumer_s: float = SLOW_CONSUMER_S,
     ) -> None:
         self._engine = engine
@@ -77,10 +79,11 @@ class Loop:
         self._registry = Registry(engine)
         self._schedule = Schedule()
         self._active: dict[bytes, ActiveRequest] = {}
-        self._loads: deque[Loading] = deque()
+        self._loads = Loads(engine, self._tell_progress, aside)
         self._loading: Loading | None = None
         self._stopped = False
         self._steps = 0
+        self._counting = threading.Lock()  # preparations count from threads of their own
         self._memory_bytes = engine.held_bytes()
         self._measured_at_s = clock()
 
@@ -116,11 +119,15 @@ class Loop:
         on it, and it is closed after the last of them; without, the load fails. A load that fails
         replaces nothing.
         """
-        self._loads.append(Loading(name=name, body=body, replace=replace))
+        self._loads.ask(name, body, replace=replace)
 
     def withdraw(self, name: str, body: LoadBody) -> None:
         """End the load asked for with this very ``body``; what is held under ``name`` stays."""
         self._withdraw(name, f"the load of model {name} was withdrawn", only=body)
+
+    def withdraw_all(self, why: str) -> None:
+        """End all loads."""
+        self._withdraw_meant(lambda _: True, why)
 
     def unload(self, name: str) -> None:
         """Fail the model's requests, forget it and give its memory back."""
@@ -191,10 +198,7 @@ class Loop:
             return
         self._stopped = True
         self._fail_all(_STOPPING)
-        while self._loads:
-            self._effects.load_failed(self._loads.popleft().name, Withdrawn(_STOPPING))
-        if self._loading is not None:
-            self._loading.abandon(_STOPPING)
+        self.withdraw_all(_STOPPING)
         self._registry.clear()
         self._give_back()
 
@@ -207,10 +211,11 @@ class Loop:
             return False
         self._end_overdue()
         self._close_replaced()
-        if self._loads:
-            self._load(self._loads.popleft())
-            return True
-        return self._step_one()
+        loading = self._loads.next()
+        if loading is None:
+            return self._step_one()
+        self._load(loading)
+        return True
 
     def _step_one(self) -> bool:
         request = self._schedule.choose(self._active.values())
@@ -219,7 +224,7 @@ class Loop:
         self._alive()
         started_s = self._clock()
         self._advance(request)
-        self._steps += 1
+        self._count()
         now_s = self._clock()
         self._schedule.charge(request, now_s - started_s)
         if now_s - self._measured_at_s >= _MEMORY_PERIOD_S:
@@ -287,13 +292,15 @@ class Loop:
         def meant(loading: Loading) -> bool:
             return loading.name == name and (only is None or loading.body is only)
 
-        for loading in [waiting for waiting in self._loads if meant(waiting)]:
-            self._loads.remove(loading)
-            self._effects.load_failed(name, Withdrawn(why))
+        return self._withdraw_meant(meant, why)
+
+    def _withdraw_meant(self, meant: Callable[[Loading], bool], why: str) -> Loading | None:
+        for loading in self._loads.withdraw(meant, why):
+            self._effects.load_failed(loading.name, Withdrawn(why))
         running = self._loading
         if running is None or not meant(running):
             return None
-        running.abandon(why)
+        running.errand.call_off(why)
         return running
 
     def _load(self, loading: Loading) -> None:
@@ -302,7 +309,7 @@ class Loop:
         loading.resumed_at_s = self._clock()
         outcome = self._try_load(loading)
         self._loading = None
-        self._steps += 1
+        self._count()
         if isinstance(outcome, DflashError):
             # Outside the handler: an exception alive would keep the half-loaded arrays.
             self._give_back()
@@ -318,14 +325,20 @@ class Loop:
             self._progress(loading, stage, done, total, unit)
 
         name = loading.name
+        if loading.failure is not None:
+            _log_failure("load_failed", loading.failure, loading.failure, {"model": name})
+            return loading.failure
         try:
             model = self._registry.load(
-                name, loading.body, progress, check=loading.check, replace=loading.replace
+                name,
+                loading.body,
+                progress,
+                prepared=loading.prepared,
+                check=loading.errand.check,
+                replace=loading.replace,
             )
         except Exception as error:  # noqa: BLE001 - a load's border
-            failure = load_failure(error, self._engine)
-            if loading.abandoned is not None:
-                failure = Withdrawn(loading.abandoned)
+            failure = loading.errand.withdrawn() or load_failure(error, self._engine)
             _log_failure("load_failed", failure, error, {"model": name})
             return failure
         log.info(line("model_loaded", model=name, engine=model.facts.engine))
@@ -333,22 +346,30 @@ class Loop:
 
     def _progress(self, loading: Loading, stage: str, done: int, total: int, unit: str) -> None:
         self._alive()
-        self._steps += 1
-        self._effects.progress(loading.name, stage, done, total, unit)
+        self._tell_progress(loading.name, stage, done, total, unit)
         if threading.get_ident() != loading.thread:
-            # A download reports from threads of its own; commands wait until it returns.
-            loading.check()
+            # A backend may report from threads of its own; commands wait for the engine's.
+            loading.errand.check()
             return
         load_s = self._clock() - loading.resumed_at_s
         resumed_at_s = self._clock()
         self._intake()
-        loading.check()
+        loading.errand.check()
         self._end_overdue()
         while self._clock() - resumed_at_s < load_s and self._step_one():
             self._intake()
-            loading.check()
+            loading.errand.check()
             self._end_overdue()
         loading.resumed_at_s = self._clock()
+
+    def _tell_progress(self, name: str, stage: str, done: int, total: int, unit: str) -> None:
+        """From any thread."""
+        self._count()
+        self._effects.progress(name, stage, done, total, unit)
+
+    def _count(self) -> None:
+        with self._counting:
+            self._steps += 1
 
     # --- memory ------------------------------------------------------------------------------
 

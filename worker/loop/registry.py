@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import LoadBody
-from ..engine.border import Engine, HeldModel, Progress
+from ..engine.border import Engine, HeldModel
+from ..errand import Progress
 from ..log import line, log
 
 
@@ -38,19 +39,20 @@ class Registry:
         body: LoadBody,
         progress: Progress,
         *,
+        prepared: object = None,
         check: Callable[[], None] = lambda: None,
         replace: bool = False,
     ) -> HeldModel:
         """Load and enter a model; whatever is raised, no entry of it was made.
 
-        ``check`` raises if nobody wants it any more. With ``replace`` a model of this name stays
-        open until :meth:`close_replaced`.
+        ``prepared`` is what the engine's ``prepare`` gave. ``check`` raises if nobody wants it any
+        more. With ``replace`` a model of this name stays open until :meth:`close_replaced`.
         """
         if name in self._models and not replace:
             raise DflashError(
                 ErrorCode.bad_request, f"model {name} is loaded already: unload it first"
             )
-        model = self._engine.load(name, body, progress)
+        model = self._engine.load(name, body, progress, prepared)
         try:
             check()
         except DflashError:

@@ -101,6 +101,7 @@ class ActiveRequest:
             cache_hit=statistics.cache_hit,
             cache_miss_reason=statistics.cache_miss_reason,
             generated_tokens=statistics.generated_tokens,
+            reasoning_tokens=statistics.reasoning_tokens,
             queued_ms=self.assignment.queued_ms,
             load_ms=self.assignment.load_ms,
             ttft_ms=(first_s - self.assigned_at_s) * 1000,

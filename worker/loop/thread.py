@@ -11,6 +11,7 @@ from typing import final
 
 from ...protocol.codec import Message
 from ..engine.border import Engine
+from ..latch import Latch
 from ..log import line, log
 from .dispatch import dispatch
 from .effects import Effects
@@ -19,6 +20,8 @@ from .watchdog import HANG_S, Watchdog
 
 Command = Callable[[Loop, float], None]
 """Carried out on the engine's thread: gets the loop, and the seconds it has waited for that."""
+
+_ASIDES_END_S = 1.0
 
 _Arrived = tuple[Command, float]
 """A command and the moment it came."""
@@ -50,6 +53,8 @@ class EngineThread:
         self._inbox: queue.SimpleQueue[_Arrived] = queue.SimpleQueue()
         self._loop: Loop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._over = Latch()
+        self._asides: list[threading.Thread] = []
         self.failure: BaseException | None = None
         """What ended the thread, if not a stop."""
         self.ended = False
@@ -67,9 +72,10 @@ class EngineThread:
         self._inbox.put((command, time.monotonic()))
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread's end; whether it has ended."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        """Wait for the thread's last line; whether it was reached. Also from a signal handler that
+        interrupted this very call, which ``Thread.join`` is not made for.
+        """
+        return self._over.wait(timeout_s)
 
     @property
     def pulse(self) -> Pulse:
@@ -83,9 +89,11 @@ class EngineThread:
             log.exception(line("engine_broke", error=type(error).__name__))
             self.failure = error
         finally:
+            self._end_asides()
             self._rest()
             self.ended = True
             self._on_end()
+            self._over.close()
 
     def _serve(self) -> None:
         self._beat()
@@ -97,6 +105,7 @@ class EngineThread:
             pid=os.getpid(),
             intake=self._take_in,
             alive=self._beat,
+            aside=self._aside,
             slow_consumer_s=self._slow_consumer_s,
         )
         self._loop = loop
@@ -112,6 +121,26 @@ class EngineThread:
     def _rest(self) -> None:
         if self._watchdog is not None:
             self._watchdog.rest()
+
+    def _aside(self, name: str, work: Callable[[], None], then: Callable[[], None]) -> None:
+        """Do ``work`` on a thread of its own, ``then`` on this one. Raises RuntimeError."""
+
+        def run() -> None:
+            work()
+            self.do(lambda _loop, _waited_s: then())
+
+        self._asides = [thread for thread in self._asides if thread.is_alive()]
+        thread = threading.Thread(target=run, name=f"preparation of {name}", daemon=True)
+        thread.start()
+        self._asides.append(thread)
+
+    def _end_asides(self) -> None:
+        """What was done aside is called off; a thread that a dead disk holds up is left behind."""
+        if self._loop is not None:
+            self._loop.withdraw_all("the engine has ended")
+        until_s = time.monotonic() + _ASIDES_END_S
+        for thread in self._asides:
+            thread.join(max(0.0, until_s - time.monotonic()))
 
     def _take_in(self) -> None:
         """Carry out what has arrived; the loop calls this often while it works."""

@@ -83,8 +83,17 @@ class Channels:
         machine = make_text_state_machine(tokenizer)
         first = tokenizer.response_initial_state or (_REASONING if thinks else "normal")
         self._state: Any = machine.make_state(initial=first)
+        self.reasoning_tokens = 0
+        """Tokens that were part of what the model thinks, or of the marks around it."""
         self._call: str | None = None
         """What is written so far of a call; None outside one."""
+
+    def token(self, text: str) -> Part:
+        """Take the text that one token completes, perhaps none."""
+        thought = self._state[0] == _REASONING
+        part = self.push(text)
+        self.reasoning_tokens += thought or self._state[0] == _REASONING
+        return part
 
     def push(self, text: str) -> Part:
         """Take more text; what may be the beginning of a mark is held back."""

@@ -62,6 +62,9 @@ class _Message(Struct, frozen=True, kw_only=True):
     tool_calls: list[_Call] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    audio: Any = None
+    function_call: Any = None
+    refusal: str | None = None
 
 
 class _Definition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -125,7 +128,15 @@ def read_chat(data: bytes) -> tuple[ChatRequest, Sequence[Wanted]]:
     return request, wanted
 
 
+_MESSAGE_NEUTRAL: Neutral = {
+    "audio": ((), "only text is offered"),
+    "function_call": ((), "replaced by 'tool_calls'"),
+    "refusal": (("",), "chat templates know none: say it as 'content'"),
+}
+
+
 def _turn(message: _Message, n: int) -> ChatMessage:
+    refuse_unhonoured(message, _MESSAGE_NEUTRAL, f"messages[{n}].")
     calls = tuple(
         ToolCall(id=call.id, name=call.function.name, arguments=_arguments(call, n))
         for call in message.tool_calls or ()

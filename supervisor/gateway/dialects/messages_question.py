@@ -13,13 +13,16 @@ from ..asked import Wanted
 from ..problem import bad, unsupported
 from ..reading import Neutral, Vendor, checked_model, refuse_unhonoured, typed
 
-NEUTRAL: Neutral = {
-    "service_tier": (("auto", "standard_only"), "there is one tier only"),
-    "container": ((), "not offered"),
+PROMPT_NEUTRAL: Neutral = {
     "mcp_servers": (([],), "not offered"),
     "context_management": ((), "not offered"),
     "output_config": (({},), "answers are not constrained"),
     "output_format": ((), "answers are not constrained to a format"),
+}
+NEUTRAL: Neutral = {
+    **PROMPT_NEUTRAL,
+    "service_tier": (("auto", "standard_only"), "there is one tier only"),
+    "container": ((), "not offered"),
 }
 
 
@@ -42,57 +45,88 @@ class _Message(Struct, frozen=True, kw_only=True):
     content: str | list[_Block]
 
 
-class _Tool(Struct, frozen=True, kw_only=True):
+class _Tool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``cache_control`` and ``eager_input_streaming`` ask for nothing that would differ here."""
+
     name: str
+    cache_control: dict[str, Any] | None = None
+    eager_input_streaming: bool | None = None
     type: str | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class _Choice(Struct, frozen=True, kw_only=True):
+class _Choice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     type: str
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
-class _Thinking(Struct, frozen=True, kw_only=True):
+class _Thinking(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = None
     display: str | None = None
 
 
-class MessagesRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of a request."""
+class CountRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a request to count a prompt's tokens: what makes the prompt."""
 
     model: str
     messages: list[_Message]
-    max_tokens: int
     system: str | list[_Block] | None = None
-    stream: bool | None = None
-    stop_sequences: list[str] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
     tools: list[_Tool] | None = None
     tool_choice: _Choice | None = None
     thinking: _Thinking | None = None
-    metadata: dict[str, Any] | None = None
     cache_control: dict[str, Any] | None = None
-    dflashd: Vendor | None = None
-    service_tier: str | None = None
-    container: Any = None
     mcp_servers: Any = None
     context_management: Any = None
     output_config: Any = None
     output_format: Any = None
 
 
+class MessagesRequest(CountRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a request."""
+
+    max_tokens: int
+    stream: bool | None = None
+    stop_sequences: list[str] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    metadata: dict[str, Any] | None = None
+    dflashd: Vendor | None = None
+    service_tier: str | None = None
+    container: Any = None
+
+
+def read_count(data: bytes) -> tuple[str, Wanted]:
+    """Understand a body to count: the model, and what to ask it. Raises Problem."""
+    request = typed(data, CountRequest)
+    options = _prompt_options(request, PROMPT_NEUTRAL)
+    return request.model, Wanted(options={**options, "max_tokens": 1, "count_only": True})
+
+
 def read_messages(data: bytes) -> tuple[MessagesRequest, Wanted]:
     """Understand a body. Raises Problem that names what is wrong."""
     request = typed(data, MessagesRequest)
+    options: GenerateOptions = {
+        **_prompt_options(request, NEUTRAL),
+        "max_tokens": request.max_tokens,
+        "stop": request.stop_sequences or (),
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": request.top_k,
+    }
+    if request.dflashd is not None:
+        options["speculation"] = request.dflashd.speculation
+    return request, Wanted(options=options)
+
+
+def _prompt_options(request: CountRequest, neutral: Neutral) -> GenerateOptions:
+    """What the model is given to read. Raises Problem."""
     _ = checked_model(request.model)
-    refuse_unhonoured(request, NEUTRAL)
+    refuse_unhonoured(request, neutral)
     if not request.messages:
         raise bad("messages: at least one is needed", "messages")
     turns: list[ChatMessage] = []
@@ -100,20 +134,12 @@ def read_messages(data: bytes) -> tuple[MessagesRequest, Wanted]:
         turns.append(ChatMessage(role="system", content=_text(request.system, "system")))
     for n, message in enumerate(request.messages):
         turns += _turns(message, f"messages[{n}].content")
-    options: GenerateOptions = {
+    return {
         "messages": turns,
-        "max_tokens": request.max_tokens,
-        "stop": request.stop_sequences or (),
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-        "top_k": request.top_k,
         "tools": _tools(request),
         "thinking": _thinking(request),
         "channels": True,
     }
-    if request.dflashd is not None:
-        options["speculation"] = request.dflashd.speculation
-    return request, Wanted(options=options)
 
 
 def _text(content: str | list[_Block], param: str) -> str:
@@ -178,7 +204,7 @@ def _result(block: _Block, param: str) -> ChatMessage:
     return ChatMessage(role="tool", content=content, tool_call_id=block.tool_use_id)
 
 
-def _tools(request: MessagesRequest) -> tuple[Tool, ...]:
+def _tools(request: CountRequest) -> tuple[Tool, ...]:
     choice = request.tool_choice
     if choice is not None and choice.type not in ("auto", "none"):
         raise unsupported("tool_choice", "only 'auto' and 'none': a call cannot be forced")
@@ -198,8 +224,12 @@ def _tools(request: MessagesRequest) -> tuple[Tool, ...]:
     return () if choice is not None and choice.type == "none" else tuple(tools)
 
 
-def _thinking(request: MessagesRequest) -> bool | None:
-    if request.thinking is None or request.thinking.type == "adaptive":
+def _thinking(request: CountRequest) -> bool | None:
+    if request.thinking is None:
+        return None
+    if request.thinking.display == "omitted":
+        raise unsupported("thinking.display", "what a model thinks is always told")
+    if request.thinking.type == "adaptive":
         return None
     if request.thinking.type == "enabled":
         raise unsupported(

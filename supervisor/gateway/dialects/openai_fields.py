@@ -98,6 +98,7 @@ def usage(stats: Sequence[DoneBody], choices: int) -> dict[str, Any]:
         "prompt_tokens": prompt_tokens,
         "completion_tokens": generated,
         "total_tokens": prompt_tokens + generated,
+        "completion_tokens_details": {"reasoning_tokens": sum(s.reasoning_tokens for s in stats)},
         "prompt_tokens_details": {"cached_tokens": sum(each.cached_tokens for each in prompts)},
     }
 

@@ -52,7 +52,8 @@ const looks = [];
 const LOOKS = 5;
 
 function rates(state) {
-  looks.push(state);
+  // Who looks too often is told the same moment again.
+  if (looks.length === 0 || looks[looks.length - 1].uptime_s !== state.uptime_s) looks.push(state);
   // A daemon that started anew counts from zero.
   if (looks.length > 1 && state.uptime_s < looks[looks.length - 2].uptime_s) {
     looks.splice(0, looks.length - 1);
@@ -142,6 +143,8 @@ function draw(state) {
   const daemon = byId("daemon");
   daemon.classList.remove("lost");
   daemon.textContent = `${state.version}, ${state.state} for ${duration(state.uptime_s)}`;
+  byId("problems").hidden = state.problems.length === 0;
+  byId("problems").replaceChildren(...state.problems.map((text) => element("li", "", text)));
   drawMemory(state);
   byId("models").replaceChildren(
     ...state.models.map((model) => modelCard(model, rate.get(model.name))),

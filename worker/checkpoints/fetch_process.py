@@ -1,0 +1,97 @@
+"""The process that fetches: ``python -m …fetch_process PARENT SPEC KIND``.
+
+It tells how far it is and how it ended as lines of JSON on standard output, and dies with PARENT.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from ...protocol import lifeline
+from ...protocol.errors import DflashError, ErrorCode
+from ...protocol.paths import cache_dir
+from .embedded import TARGETS
+from .embedded_folder import embedded_folder
+from .hub import hub_folder
+
+PERIOD_S = 0.05
+"""Progress within one stage is told this often, and at its end."""
+
+
+class Report(msgspec.Struct, tag="progress", frozen=True, kw_only=True):
+    """How far it is."""
+
+    stage: str
+    done: int
+    total: int
+    unit: str
+
+
+class Fetched(msgspec.Struct, tag="fetched", frozen=True, kw_only=True):
+    """The last word: the folder."""
+
+    folder: str
+
+
+class Unfetched(msgspec.Struct, tag="unfetched", frozen=True, kw_only=True):
+    """The last word: why there is no folder."""
+
+    code: ErrorCode
+    message: str
+
+
+Told = Report | Fetched | Unfetched
+
+
+def main(parent: int, spec: str, kind: str) -> None:
+    """Fetch and tell."""
+    lifeline.hold(parent)
+    tell = _teller(os.dup(1))
+    os.dup2(2, 1)  # what a library prints goes where its warnings go
+    tell(_fetched(spec, kind, _reporter(tell)))
+
+
+def _fetched(
+    spec: str, kind: str, progress: Callable[[str, int, int, str], None]
+) -> Fetched | Unfetched:
+    try:
+        if kind == "target" and spec in TARGETS:
+            return Fetched(folder=str(embedded_folder(TARGETS[spec], cache_dir(), progress)))
+        return Fetched(folder=str(hub_folder(spec, progress)))
+    except DflashError as error:
+        return Unfetched(code=error.code, message=error.message)
+
+
+def _teller(fd: int) -> Callable[[Told], None]:
+    lock = threading.Lock()
+
+    def tell(told: Told) -> None:
+        line = msgspec.json.encode(told) + b"\n"
+        with lock:  # downloads report from several threads
+            while line:
+                line = line[os.write(fd, line) :]
+
+    return tell
+
+
+def _reporter(tell: Callable[[Told], None]) -> Callable[[str, int, int, str], None]:
+    last = ["", 0.0]
+
+    def report(stage: str, done: int, total: int, unit: str) -> None:
+        now_s = time.monotonic()
+        if stage == last[0] and done != total and now_s - float(last[1]) < PERIOD_S:
+            return
+        last[:] = [stage, now_s]
+        tell(Report(stage=stage, done=done, total=total, unit=unit))
+
+    return report
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), *sys.argv[2:])
