@@ -49,7 +49,7 @@ from dflashd.protocol.paths import Endpoints
 
 H = TypeVar("H", bound=Header)
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 FOREVER = 10**9
 
 STATS = DoneBody(

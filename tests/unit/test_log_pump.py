@@ -35,7 +35,7 @@ def test_nobody_reads_and_nobody_waits() -> None:
     began_s = time.monotonic()
     for n in range(2000):
         pump.handle(record(f"line {n} " + "x" * 100))
-    assert time.monotonic() - began_s < 1
+    assert time.monotonic() - began_s < 30  # who waits would wait for ever
     dropped = pump.dropped
     assert dropped > 1000
     with os.fdopen(source) as file, ThreadPoolExecutor() as pool:
