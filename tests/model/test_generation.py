@@ -28,6 +28,8 @@ from ..unit.reference_filter import filtered
 from .block_run import ScriptedDrafter, plain_tokens
 from .families import MEMBERS, SHAPE, Family, make_member, make_members_draft
 
+pytestmark = pytest.mark.slow
+
 PROMPT = (77, 40, 12)
 CHUNK_TOKENS = 8
 BLOCK_TOKENS = 6

@@ -35,6 +35,9 @@ from ..tiny import Shape, make_draft, make_target
 from .block_run import body
 from .classes import Members, changed, everything
 from .families import HYBRIDS, make_member, make_members_draft
+from .held_memory import held_bytes
+
+pytestmark = pytest.mark.slow
 
 SHAPE = Shape(layers=3)
 PROMPT = [77, 3, 21, 40, 5, 99, 12, 7, 30, 61]
@@ -102,10 +105,9 @@ class Site:
         return tokens
 
     def state(self) -> State:
-        mx.synchronize()  # what was computed last may still be held by mlx's own thread
         self.engine.reclaim()
         return State(
-            memory_bytes=mx.get_active_memory(),
+            memory_bytes=held_bytes(),
             owners=self.guard.owners(),
             parts=len(self.engine.shared),
             models=self.registry.names,

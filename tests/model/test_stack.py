@@ -23,6 +23,8 @@ from dflashd.worker.text.chat import encode
 
 from ..process.daemon_process import is_alive, wait_for
 
+pytestmark = pytest.mark.slow
+
 TOKENS = 20
 MODELS = {"three": "smollm2-135m-dflash", "one": "smollm2-135m-dflash-1l"}
 ROUNDING = 2e-3
