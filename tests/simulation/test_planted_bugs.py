@@ -17,7 +17,7 @@ FEW_STEPS = 60
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_found_and_shrunk(bug: Bug) -> None:
-    """Found in a few hundred scripts; its script is short, fails again, and passes without the bug."""
+    """Found soon; its script is short, fails again, and passes without the bug."""
     with planted(bug):
         failure = searched(SEED, STEPS)
         assert failure is not None, "not found"
