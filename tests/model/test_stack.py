@@ -25,7 +25,7 @@ from ..process.daemon_process import is_alive, wait_for
 
 pytestmark = pytest.mark.slow
 
-TOKENS = 20
+TOKENS = 12
 MODELS = {"three": "smollm2-135m-dflash", "one": "smollm2-135m-dflash-1l"}
 ROUNDING = 2e-3
 """Largest difference of two float32 logits that batching rows differently explains."""

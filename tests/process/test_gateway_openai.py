@@ -24,7 +24,7 @@ BEHAVIOURS: dict[str, dict[str, Any]] = {
     "umlauts": {"chunks": 2, "text": "ü"},
     "crosses": {"chunks": 2, "text": "x"},
     "breaks": {"fail_after": 2},
-    "dies": {"exit_at_load": 1},
+    "absent": {"load_error": ["load_failed", "no such file"]},
 }
 
 
@@ -211,6 +211,6 @@ def test_a_stream_that_breaks_ends_with_an_error(behaving_gateway: Gateway) -> N
 def test_an_error_before_the_first_word_has_its_status(behaving_gateway: Gateway) -> None:
     """A stream that never began is an ordinary error: 503, with advice about coming back."""
     with pytest.raises(openai.InternalServerError) as caught:
-        client_of(behaving_gateway).chat.completions.create(**ask("dies"), stream=True)
+        client_of(behaving_gateway).chat.completions.create(**ask("absent"), stream=True)
     assert caught.value.status_code == 503
     assert int(caught.value.response.headers["retry-after"]) >= 1
