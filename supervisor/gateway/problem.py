@@ -28,8 +28,8 @@ STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.internal: 500,
 }
 
-_FIELD = re.compile(r"field '([^']+)'")
-"""Where the daemon's sentences name a field."""
+_FIELD = re.compile(r"field '(?P<quoted>[^']+)'|^(?P<first>[\w.]+)(\[[^]]*\])*: Expected ")
+"""Where the daemon's sentences, and those of the client library, name a field."""
 
 _MAY_HELP = frozenset({429, 503})
 """Statuses that say when to come back."""
@@ -100,7 +100,11 @@ def problem_of(error: DflashError) -> Problem:
         status=status,
         code=str(code),
         message=error.message,
-        param=named[1].rpartition(".")[2] if named else None,
+        param=_last_name(named) if named else None,
         retryable=retryable or broken,
         retry_after_s=error.retry_after_s,
     )
+
+
+def _last_name(named: re.Match[str]) -> str:
+    return (named["quoted"] or named["first"]).rpartition(".")[2]

@@ -18,6 +18,8 @@ from dflashd.worker.engine.mlx_engine import MlxEngine, MlxModel
 from ..tiny import make_draft, make_target
 from .families import HYBRIDS, STOCK, make_member
 
+pytestmark = pytest.mark.slow
+
 CHUNK = 32
 PROMPT = tuple((37 * n) % 290 + 5 for n in range(150))
 SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)

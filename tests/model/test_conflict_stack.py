@@ -14,6 +14,8 @@ from dflashd.protocol.messages import ModelStatus
 from ..thirdparty.site import install
 from .families import HYBRIDS, make_member
 
+pytestmark = pytest.mark.slow
+
 TOKENS = (77, 3, 21, 40, 5, 99, 12, 7, 30, 61)
 MODELS = {"first": ("qwen3_next", "field-alpha"), "second": ("qwen3_5", "field-beta")}
 """Two families whose attention is one class, and two backends that patch it."""

@@ -30,6 +30,8 @@ from ..unit.reference_draft import random_weights
 from .block_run import body, finish, plain_tokens
 from .families import HYBRIDS, SHAPE, make_member
 
+pytestmark = pytest.mark.slow
+
 DFLASH: dict[str, Any] = {
     "block_size": 4,
     "mask_token_id": MASK_TOKEN_ID,

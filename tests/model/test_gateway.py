@@ -16,6 +16,8 @@ from dflashd.protocol import Client, Daemon
 from ..process.daemon_process import wait_for
 from ..process.gateway_process import free_port, section
 
+pytestmark = pytest.mark.slow
+
 QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
 
 

@@ -27,6 +27,9 @@ from ..tiny import MASK_TOKEN_ID, make_draft
 from ..unit.reference_filter import filtered
 from .block_run import ScriptedDrafter, plain_tokens
 from .families import MEMBERS, SHAPE, Family, make_member, make_members_draft
+from .held_memory import held_bytes
+
+pytestmark = pytest.mark.slow
 
 PROMPT = (77, 40, 12)
 CHUNK_TOKENS = 8
@@ -408,7 +411,7 @@ def held(model: Model, body: GenerateBody, steps: int) -> tuple[Generation, int]
 @pytest.mark.parametrize("speculation", ["strict", "off"])
 def test_a_closed_generation_frees_its_caches(model: Model, speculation: Speculation) -> None:
     """Closing gives all of a request's memory back at once, in any phase; twice is once."""
-    gc.collect()
+    held_bytes()
     gc.disable()
     try:
         for steps in (1, 2, 3, 10, 30):
@@ -426,14 +429,14 @@ def test_a_closed_generation_frees_its_caches(model: Model, speculation: Specula
 
 def test_memory_is_the_caches(model: Model) -> None:
     """Through a long generation a request holds its caches, and no trail of old arrays."""
-    gc.collect()
-    before = mx.get_active_memory()
+    before = held_bytes()
     generation = Generation(model, request(max_tokens=300))
     while not generation.finished:
         generation.step()
     decoder = generation._decoder
     assert isinstance(decoder, BlockDecoder)
     caches = sum(cache.nbytes for cache in [*decoder._caches, *decoder._draft_caches])
+    mx.synchronize()
     assert mx.get_active_memory() - before < caches + 100_000
     generation.close()
 

@@ -26,6 +26,8 @@ from .block_run import body, finish, plain_tokens
 from .classes import changed, everything
 from .families import HYBRIDS, MEMBERS, Family, make_member, make_members_draft
 
+pytestmark = pytest.mark.slow
+
 FAMILIES: dict[str, Family] = {
     name: (MEMBERS | HYBRIDS)[name]
     for name in ("qwen3", "gpt_oss", "gemma4", "qwen3_5", "lfm2_moe", "kimi_k25")
@@ -35,7 +37,10 @@ PROMPT = [77, 3, 21, 40, 5, 99, 12, 7, 30, 61]
 
 @pytest.fixture(scope="module", params=list(FAMILIES))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadBody:
-    return make_pair(tmp_path_factory.mktemp("pair"), FAMILIES[str(request.param)])
+    """A pair that was loaded once, so that all its modules are there."""
+    made = make_pair(tmp_path_factory.mktemp("pair"), FAMILIES[str(request.param)])
+    load_model("first", made, lambda *_: None).close()
+    return made
 
 
 def make_pair(folder: Path, family: Family) -> LoadBody:
@@ -46,8 +51,7 @@ def make_pair(folder: Path, family: Family) -> LoadBody:
 
 @pytest.fixture(autouse=True)
 def nothing_changes(pair: LoadBody) -> Generator[None]:
-    """Loaded once, so that all modules are there; then nothing in them may change."""
-    load_model("first", pair, lambda *_: None).close()
+    """Nothing in the modules may change."""
     before = everything()
     assert len(before) > 1000
     yield
@@ -120,23 +124,24 @@ def _failing(original: Any, calls: int, fail: Callable[[], None]) -> Any:
 STAGES = ("load_draft", "Drafter", "evaluate", "load_tokenizer", "fingerprint_of", "_warm_up")
 
 
-@pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("error", [RuntimeError("[malloc] Unable to allocate"), Withdrawn("no")])
 def test_a_load_that_fails_leaves_no_claim(
-    pair: LoadBody, stage: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+    pair: LoadBody, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failure or a withdrawal at any stage leaves classes and claims as before, others' too."""
     other = load_model("other", pair, lambda *_: None)
-    owned = GUARD.owners()
+    owned, before = GUARD.owners(), everything()
 
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    with monkeypatch.context() as patch:
-        patch.setattr(loader, stage, fail)
-        with pytest.raises((DflashError, Withdrawn)):
-            load_model("m", pair, lambda *_: None)
-    assert GUARD.owners() == owned
+    for stage in STAGES:
+        with monkeypatch.context() as patch:
+            patch.setattr(loader, stage, fail)
+            with pytest.raises((DflashError, Withdrawn)):
+                load_model("m", pair, lambda *_: None)
+        assert GUARD.owners() == owned, stage
+        assert not changed(before, everything()), stage
     other.close()
 
 

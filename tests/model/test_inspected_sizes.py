@@ -19,6 +19,8 @@ from ..process.daemon_process import wait_for
 from ..tiny import make_draft, make_target
 from .families import HYBRIDS, MEMBERS, STOCK, VARIANTS, Family, make_member
 
+pytestmark = pytest.mark.slow
+
 TOKENS = 700
 PASS_TOKENS = 64
 WITH_STATES_OF_THEIR_OWN = {"mamba"}

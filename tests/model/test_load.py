@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import shutil
 from collections.abc import Callable, Generator
@@ -27,6 +26,9 @@ from dflashd.worker.engine.model import Model
 
 from ..tiny import MASK_TOKEN_ID, Shape, make_draft, make_target
 from .block_run import plain_tokens
+from .held_memory import held_bytes
+
+pytestmark = pytest.mark.slow
 
 CLASSES: list[type] = [
     nn.Module,
@@ -63,15 +65,12 @@ def pair(original: Path, tmp_path: Path) -> Pair:
 @pytest.fixture(autouse=True)
 def nothing_left_behind(caplog: pytest.LogCaptureFixture) -> Generator[None]:
     """After each test mlx holds no byte more than before, and no class has changed."""
-    gc.collect()
-    before, classes = mx.get_active_memory(), [dict(vars(cls)) for cls in CLASSES]
+    before, classes = held_bytes(), [dict(vars(cls)) for cls in CLASSES]
     yield
     caplog.get_records(
         "call"
     ).clear()  # records hold tracebacks, and those the arrays of their frames
-    gc.collect()
-    mx.clear_cache()
-    assert mx.get_active_memory() <= before
+    assert held_bytes() <= before
     assert [dict(vars(cls)) for cls in CLASSES] == classes
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from dflashd.protocol import Client, Daemon
 from dflashd.protocol.generation import Completion
 
 from ..tiny import make_draft, make_target
+
+pytestmark = pytest.mark.slow
 
 TOKENS = 200
 

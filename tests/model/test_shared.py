@@ -27,6 +27,9 @@ from dflashd.worker.hooks.guard import HookGuard
 from ..tiny import Shape, make_draft, make_target
 from .block_run import body, finish, plain_tokens
 from .families import HYBRIDS, make_member, make_members_draft
+from .held_memory import held_bytes
+
+pytestmark = pytest.mark.slow
 
 PROMPT = [77, 3, 21, 40, 5, 99, 12, 7, 30, 61]
 
@@ -58,14 +61,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def host() -> Generator[Host]:
     """Whatever is loaded and dropped in a test leaves no array, no part and no claim."""
-    gc.collect()
-    before = mx.get_active_memory()
+    before = held_bytes()
     host = Host()
     yield host
-    gc.collect()
-    mx.clear_cache()
     # Functions that mlx compiled keep their constants, a few bytes each.
-    assert mx.get_active_memory() <= before + 1000
+    assert held_bytes() <= before + 1000
     assert len(host.engine.shared) == 0
     assert not host.guard.owners()
 
@@ -92,13 +92,11 @@ def interleaved(*generations: Generation) -> list[list[int]]:
 def test_one_target_with_two_drafts(folder: Path, host: Host) -> None:
     """The target is there once; the facts say what is used, what was there, and which weights."""
     target, one, two = folder / "target", folder / "one", folder / "two"
-    gc.collect()
-    before = mx.get_active_memory()
+    before = held_bytes()
     a = host.load("a", target, one)
     b = host.load("b", target, two, context_tokens=64, sampling=Sampling(temperature=1.0))
     plain = host.load("plain", target)
-    gc.collect()
-    assert mx.get_active_memory() - before <= stored_bytes(target, one, two) * 1.02
+    assert held_bytes() - before <= stored_bytes(target, one, two) * 1.02
     assert a.model.target is b.model.target is plain.model.target
     assert a.model.tokenizer is b.model.tokenizer
     assert (a.facts.memory_bytes, a.facts.shared_bytes) == (stored_bytes(target, one), 0)

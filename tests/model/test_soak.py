@@ -20,6 +20,8 @@ from dflashd.worker.hooks.guard import GUARD
 
 from .families import HYBRIDS, MEMBERS, Family, make_member, make_members_draft
 
+pytestmark = pytest.mark.slow
+
 OPERATIONS = 200
 TOKENS = 24
 AT_ONCE = 8

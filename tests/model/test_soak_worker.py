@@ -25,6 +25,8 @@ from dflashd.protocol.messages import (
 from ..process.scripted_supervisor import EPOCH, ScriptedSupervisor
 from .test_soak import OPERATIONS, Member, Soak, make_members
 
+pytestmark = pytest.mark.slow
+
 __all__: list[str] = []
 
 

@@ -34,6 +34,8 @@ from .families import (
     make_members_draft,
 )
 
+pytestmark = pytest.mark.slow
+
 ALL = MEMBERS | VARIANTS | HYBRIDS
 CHUNK_TOKENS = 8
 BLOCK_TOKENS = 6

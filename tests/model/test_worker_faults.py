@@ -15,6 +15,8 @@ from dflashd.protocol.messages import WorkerStatus
 from ..process.daemon_process import is_alive, wait_for
 from ..tiny import Shape, make_draft, make_target
 
+pytestmark = pytest.mark.slow
+
 LONG = 100_000
 PREFILL_CHUNK = 64
 
@@ -36,7 +38,7 @@ signal.signal(signal.SIGUSR2, hang)
 @pytest.fixture
 def limits() -> str:
     """How soon a hang is noticed, and by whom."""
-    return "pong_timeout_s = 8"
+    return "pong_timeout_s = 5"
 
 
 @pytest.fixture
@@ -104,7 +106,7 @@ def test_fault_in_the_middle_of_work(client: Client, number: str, stage: str) ->
     assert worker(client, "victim").restarts == 1
 
 
-@pytest.mark.parametrize("limits", ["pong_timeout_s = 300\nworker_hang_s = 25"])
+@pytest.mark.parametrize("limits", ["pong_timeout_s = 300\nworker_hang_s = 15"])
 def test_hang_with_the_interpreter_held_ends_itself(client: Client, short_dir: Path) -> None:
     """Should nobody else notice: a hang in C code ends the process, with its stack in the log."""
     client.spawn("victim")

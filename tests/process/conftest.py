@@ -44,9 +44,30 @@ def make_gateway() -> Iterator[Callable[..., Gateway]]:
 
 
 @pytest.fixture(scope="module")
+def shared_daemon() -> Iterator[DaemonProcess]:
+    """One daemon for tests that leave nothing behind: ``a`` answers, ``broken`` cannot load."""
+    daemon = DaemonProcess({"a": {}, "broken": {"load_error": ["load_failed", "no such file"]}})
+    yield daemon
+    log = daemon.close()
+    assert "internal_error" not in log, log
+
+
+@pytest.fixture(scope="module")
 def shared_gateway() -> Iterator[Gateway]:
     """One gateway for tests that leave nothing behind: model ``a``, and ``org/b`` never loaded."""
-    daemon = GatewayDaemon({"a": {}, "org/b": {}}, free_port(), {})
+    yield from _gateway({"a": {}, "org/b": {}})
+
+
+@pytest.fixture(scope="module")
+def behaving_gateway(request: pytest.FixtureRequest) -> Iterator[Gateway]:
+    """One gateway for tests that leave nothing behind: a model for each of the file's
+    ``BEHAVIOURS``.
+    """
+    yield from _gateway(request.module.BEHAVIOURS)
+
+
+def _gateway(models: dict[str, dict[str, Any]]) -> Iterator[Gateway]:
+    daemon = GatewayDaemon(models, free_port(), {})
     try:
         yield Gateway(daemon)
     finally:

@@ -15,6 +15,8 @@ import pytest
 
 from .daemon_process import DaemonProcess, wait_for
 
+pytestmark = pytest.mark.slow
+
 MakeDaemon = Callable[..., DaemonProcess]
 CTL = (sys.executable, "-m", "dflashd.supervisor.cli")
 
@@ -83,14 +85,13 @@ def test_status_shows_who_shares_a_worker(make_daemon: MakeDaemon) -> None:
     assert [m["memory_bytes"] > 0 for m in top["models"]] == [True, False, True]
 
 
-def test_generate_streams_or_prints_the_whole(make_daemon: MakeDaemon) -> None:
+def test_generate_streams_or_prints_the_whole(shared_daemon: DaemonProcess) -> None:
     """The text is the same streamed, whole, and as JSON with statistics."""
-    daemon = make_daemon({"a": {}})
     text = "word " * 5
-    assert ctl(daemon, "generate", "a", "hi").stdout == text + "\n"
-    assert ctl(daemon, "generate", "a", "hi", "--no-stream").stdout == text + "\n"
-    assert ctl(daemon, "generate", "a", "-", "--stop", "x", "--stop", "y", input="hi").stdout
-    answer = json.loads(ctl(daemon, "generate", "a", "hi", "--json").stdout)
+    assert ctl(shared_daemon, "generate", "a", "hi").stdout == text + "\n"
+    assert ctl(shared_daemon, "generate", "a", "hi", "--no-stream").stdout == text + "\n"
+    assert ctl(shared_daemon, "generate", "a", "-", "--stop", "x", "--stop", "y", input="hi").stdout
+    answer = json.loads(ctl(shared_daemon, "generate", "a", "hi", "--json").stdout)
     assert answer["text"] == text
     assert answer["tokens"] == [0, 1, 2, 3, 4]
     assert answer["stats"]["engine_reason"] == ""
@@ -108,11 +109,10 @@ def test_generate_streams_or_prints_the_whole(make_daemon: MakeDaemon) -> None:
     ],
 )
 def test_errors_are_one_sentence_with_a_stable_status(
-    make_daemon: MakeDaemon, arguments: tuple[str, ...], status: int, words: str
+    shared_daemon: DaemonProcess, arguments: tuple[str, ...], status: int, words: str
 ) -> None:
     """What goes wrong is said on stderr without a traceback, and the status tells the kind."""
-    daemon = make_daemon({"a": {}, "broken": {"load_error": ["load_failed", "no such file"]}})
-    result = ctl(daemon, *arguments)
+    result = ctl(shared_daemon, *arguments)
     assert result.returncode == status
     assert words in result.stderr
     assert "Traceback" not in result.stderr
@@ -283,14 +283,13 @@ def test_cache_question_fails_when_its_worker_dies(make_daemon: MakeDaemon) -> N
     assert "does not answer" in asked.stderr or "worker" in asked.stderr
 
 
-def test_output_that_cannot_be_written_is_one_sentence(make_daemon: MakeDaemon) -> None:
+def test_output_that_cannot_be_written_is_one_sentence(shared_daemon: DaemonProcess) -> None:
     """A full disk behind the output: a sentence and a status, not a traceback."""
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
-    daemon = make_daemon({"a": {}})
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
-            [*CTL, "--runtime-dir", str(daemon.runtime_dir), "status"],
+            [*CTL, "--runtime-dir", str(shared_daemon.runtime_dir), "status"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -303,10 +302,11 @@ def test_output_that_cannot_be_written_is_one_sentence(make_daemon: MakeDaemon) 
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-def test_closed_outputs_change_no_status(make_daemon: MakeDaemon, closed: str) -> None:
+def test_closed_outputs_change_no_status(shared_daemon: DaemonProcess, closed: str) -> None:
     """A caller that closed our outputs, as some services do, still learns how it ended."""
-    daemon = make_daemon({"a": {}})
-    line = " ".join([*CTL, "--runtime-dir", str(daemon.runtime_dir), "generate", "a", "x", closed])
+    line = " ".join(
+        [*CTL, "--runtime-dir", str(shared_daemon.runtime_dir), "generate", "a", "x", closed]
+    )
     assert subprocess.run(["sh", "-c", line], timeout=60, check=False).returncode == 0
 
 

@@ -18,6 +18,8 @@ from .daemon_process import DaemonProcess, wait_for
 from .terminal import Terminal
 from .test_cli_commands import CTL, ctl
 
+pytestmark = pytest.mark.slow
+
 MakeDaemon = Callable[..., DaemonProcess]
 ALTERNATE, NORMAL = "\x1b[?1049h", "\x1b[?1049l"
 GREEN = "\x1b[32mready"
@@ -41,17 +43,16 @@ def reader(daemon: DaemonProcess) -> Generator[None]:
         process.wait()
 
 
-def test_a_table_has_colours_on_a_terminal_only(make_daemon: MakeDaemon) -> None:
+def test_a_table_has_colours_on_a_terminal_only(shared_daemon: DaemonProcess) -> None:
     """States are coloured for eyes; NO_COLOR, a dumb terminal and a pipe have none."""
-    daemon = make_daemon({"a": {}})
-    assert ctl(daemon, "spawn", "a").returncode == 0
+    assert ctl(shared_daemon, "spawn", "a").returncode == 0
     for environment, codes in (({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
-        with on_terminal(daemon, "status", **environment) as terminal:
+        with on_terminal(shared_daemon, "status", **environment) as terminal:
             assert terminal.wait() == 0
         assert "MODEL" in terminal.screen
         assert (GREEN in terminal.screen) is codes, terminal.screen
         assert ("\x1b[3" in terminal.screen) is codes, terminal.screen
-    assert "\x1b" not in ctl(daemon, "status").stdout
+    assert "\x1b" not in ctl(shared_daemon, "status").stdout
 
 
 def test_a_workers_last_words_move_no_cursor(make_daemon: MakeDaemon) -> None:
@@ -214,11 +215,10 @@ def test_what_is_done_is_told_as_json_too(
     ],
 )
 def test_an_error_says_what_to_do_next(
-    make_daemon: MakeDaemon, arguments: tuple[str, ...], advice: str
+    shared_daemon: DaemonProcess, arguments: tuple[str, ...], advice: str
 ) -> None:
     """Behind the sentence that says what is wrong stands a command that helps."""
-    daemon = make_daemon({"a": {}, "broken": {"load_error": ["load_failed", "no such file"]}})
-    first, second = ctl(daemon, *arguments).stderr.splitlines()[-2:]
+    first, second = ctl(shared_daemon, *arguments).stderr.splitlines()[-2:]
     assert first.startswith("dflashctl: ")
     assert second.startswith("  → ")
     assert advice in second

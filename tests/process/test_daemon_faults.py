@@ -14,6 +14,8 @@ from dflashd.protocol import DflashError, ErrorCode
 
 from .daemon_process import DaemonProcess, is_alive, wait_for
 
+pytestmark = pytest.mark.slow
+
 MakeDaemon = Callable[..., DaemonProcess]
 LONG = {"chunks": 100_000, "chunk_s": 0.005}
 

@@ -18,6 +18,8 @@ from dflashd.protocol.sync import Generation
 
 from .daemon_process import DaemonProcess, is_alive, wait_for
 
+pytestmark = pytest.mark.slow
+
 HANGS = ("stopped", "hung", "hung with the GIL")
 CRASHES = ("killed", "aborted", "left", "import error")
 LIMIT_S = 120.0

@@ -17,16 +17,26 @@ ASK: Any = {
 }
 TOOL: Any = {"name": "weather", "input_schema": {"type": "object", "properties": {}}}
 
+BEHAVIOURS: dict[str, dict[str, Any]] = {
+    "stops": {"chunks": 2, "finish_reason": "stop", "stop_string": "END"},
+    "thinker": {"reasoning": "Hm.", "tool_call": True, "finish_reason": "stop", "chunks": 4},
+    "echo": {"echo": True, "chunks": 1},
+    "breaks": {"fail_after": 1},
+}
+
+
+def ask(model: str) -> Any:
+    return ASK | {"model": model}
+
 
 def client_of(gateway: Gateway) -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=gateway.url, api_key="none", max_retries=0, timeout=20)
 
 
-def test_a_whole_message(make_gateway: Callable[..., Gateway]) -> None:
+def test_a_whole_message(behaving_gateway: Gateway) -> None:
     """Text, why it stopped, and usage where cached tokens are told apart."""
-    flags = {"chunks": 2, "finish_reason": "stop", "stop_string": "END"}
-    client = client_of(make_gateway({"a": flags}))
-    message = client.messages.create(**ASK, system="Be brief.", stop_sequences=["END"])
+    client = client_of(behaving_gateway)
+    message = client.messages.create(**ask("stops"), system="Be brief.", stop_sequences=["END"])
     assert [block.to_dict() for block in message.content] == [
         {"type": "text", "text": "word word "}
     ]
@@ -38,11 +48,10 @@ def test_a_whole_message(make_gateway: Callable[..., Gateway]) -> None:
     assert message.model_extra["dflashd"]["engine"] == "dflash"
 
 
-def test_a_streams_events_come_in_their_order(make_gateway: Callable[..., Gateway]) -> None:
+def test_a_streams_events_come_in_their_order(behaving_gateway: Gateway) -> None:
     """Thinking, text and a call are blocks one after the other, each begun, filled and ended."""
-    flags = {"reasoning": "Hm.", "tool_call": True, "finish_reason": "stop", "chunks": 4}
-    client = client_of(make_gateway({"a": flags}))
-    events = list(client.messages.create(**ASK, tools=[TOOL], stream=True))
+    client = client_of(behaving_gateway)
+    events = list(client.messages.create(**ask("thinker"), tools=[TOOL], stream=True))
     assert [event.type for event in events] == [
         "message_start",
         *("content_block_start", "content_block_delta", "content_block_stop"),
@@ -55,11 +64,10 @@ def test_a_streams_events_come_in_their_order(make_gateway: Callable[..., Gatewa
     assert indices == [0, 0, 0, 1, 1, 1, 1, 2, 2, 2]
 
 
-def test_a_stream_accumulates_to_the_message(make_gateway: Callable[..., Gateway]) -> None:
+def test_a_stream_accumulates_to_the_message(behaving_gateway: Gateway) -> None:
     """The client's own accumulation gives thoughts, text, the parsed call and the usage."""
-    flags = {"reasoning": "Hm.", "tool_call": True, "finish_reason": "stop", "chunks": 3}
-    client = client_of(make_gateway({"a": flags}))
-    with client.messages.stream(**ASK, tools=[TOOL]) as stream:
+    client = client_of(behaving_gateway)
+    with client.messages.stream(**ask("thinker"), tools=[TOOL]) as stream:
         message = stream.get_final_message()
     kinds = [block.type for block in message.content]
     assert kinds == ["thinking", "text", "tool_use"]
@@ -67,12 +75,12 @@ def test_a_stream_accumulates_to_the_message(make_gateway: Callable[..., Gateway
     assert call.type == "tool_use"
     assert (call.name, call.input) == ("weather", {"at": "Ulm"})
     assert message.stop_reason == "tool_use"
-    assert (message.usage.input_tokens, message.usage.output_tokens) == (4, 3)
+    assert (message.usage.input_tokens, message.usage.output_tokens) == (4, 4)
 
 
-def test_turns_of_tools_and_thoughts_go_to_the_model(make_gateway: Callable[..., Gateway]) -> None:
+def test_turns_of_tools_and_thoughts_go_to_the_model(behaving_gateway: Gateway) -> None:
     """Results of tools become turns of their own; the system part is the first turn."""
-    client = client_of(make_gateway({"a": {"echo": True, "chunks": 1}}))
+    client = client_of(behaving_gateway)
     content: list[Any] = [
         {"role": "user", "content": [{"type": "text", "text": "Weather?"}]},
         {
@@ -91,7 +99,7 @@ def test_turns_of_tools_and_thoughts_go_to_the_model(make_gateway: Callable[...,
         },
     ]
     message = client.messages.create(
-        model="a", max_tokens=9, system=[{"type": "text", "text": "Be brief."}], messages=content
+        model="echo", max_tokens=9, system=[{"type": "text", "text": "Be brief."}], messages=content
     )
     block = message.content[0]
     assert block.type == "text"
@@ -122,13 +130,13 @@ def test_what_cannot_be_honoured_is_named(
     assert named in str(caught.value)
 
 
-def test_errors_have_anthropics_shape(make_gateway: Callable[..., Gateway]) -> None:
+def test_errors_have_anthropics_shape(behaving_gateway: Gateway) -> None:
     """An unknown model is not_found_error; a stream that breaks ends with an error event."""
-    client = client_of(make_gateway({"a": {"fail_after": 1}}))
+    client = client_of(behaving_gateway)
     with pytest.raises(anthropic.NotFoundError, match="not_found_error"):
-        client.messages.create(**ASK | {"model": "b"})
+        client.messages.create(**ask("b"))
     with (
-        client.messages.stream(**ASK) as stream,
+        client.messages.stream(**ask("breaks")) as stream,
         pytest.raises(anthropic.APIError, match="it broke off"),
     ):
         stream.get_final_text()

@@ -19,6 +19,8 @@ from dflashd.protocol import Client
 from .daemon_process import is_alive, wait_for
 from .gateway_process import Gateway, GatewayDaemon
 
+pytestmark = pytest.mark.slow
+
 CHAT = "/v1/chat/completions"
 ASK: dict[str, Any] = {"model": "a", "messages": [{"role": "user", "content": "Hi"}]}
 ENDLESS = {"chunks": 100_000, "chunk_s": 0.02}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -18,15 +17,31 @@ TOOLS: Any = [
     }
 ]
 
+BEHAVIOURS: dict[str, dict[str, Any]] = {
+    "words": {"chunks": 3, "text": "word "},
+    "letters": {"chunks": 4, "text": "w"},
+    "thinker": {"reasoning": "Hm.", "tool_call": True, "finish_reason": "stop", "chunks": 3},
+    "umlauts": {"chunks": 2, "text": "ü"},
+    "crosses": {"chunks": 2, "text": "x"},
+    "breaks": {"fail_after": 2},
+    "absent": {"load_error": ["load_failed", "no such file"]},
+}
+
+
+def ask(model: str) -> Any:
+    return ASK | {"model": model}
+
 
 def client_of(gateway: Gateway) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=20)
 
 
-def test_a_whole_answer(make_gateway: Callable[..., Gateway]) -> None:
+def test_a_whole_answer(behaving_gateway: Gateway) -> None:
     """Text, finish reason, usage with cached tokens, and our own statistics in one field."""
-    client = client_of(make_gateway({"a": {"chunks": 3, "text": "word "}}))
-    answer = client.chat.completions.create(**ASK, max_completion_tokens=9, temperature=0, seed=1)
+    client = client_of(behaving_gateway)
+    answer = client.chat.completions.create(
+        **ask("words"), max_completion_tokens=9, temperature=0, seed=1
+    )
     (choice,) = answer.choices
     assert (choice.message.content, choice.finish_reason) == ("word word word ", "length")
     assert answer.usage is not None
@@ -37,11 +52,11 @@ def test_a_whole_answer(make_gateway: Callable[..., Gateway]) -> None:
     assert choice.model_extra["dflashd"]["engine"] == "dflash"
 
 
-def test_a_stream_with_usage_and_choices(make_gateway: Callable[..., Gateway]) -> None:
+def test_a_stream_with_usage_and_choices(behaving_gateway: Gateway) -> None:
     """Every choice streams with its index and ends once; usage comes last and counts them all."""
-    client = client_of(make_gateway({"a": {"chunks": 4, "text": "w"}}))
+    client = client_of(behaving_gateway)
     stream = client.chat.completions.create(
-        **ASK, n=3, stream=True, stream_options={"include_usage": True}
+        **ask("letters"), n=3, stream=True, stream_options={"include_usage": True}
     )
     texts = ["", "", ""]
     endings: list[int] = []
@@ -59,11 +74,10 @@ def test_a_stream_with_usage_and_choices(make_gateway: Callable[..., Gateway]) -
     assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (7, 12)
 
 
-def test_thoughts_and_tools_are_apart(make_gateway: Callable[..., Gateway]) -> None:
+def test_thoughts_and_tools_are_apart(behaving_gateway: Gateway) -> None:
     """Reasoning is not content, and a call ends the turn; streamed and whole alike."""
-    flags = {"reasoning": "Hm.", "tool_call": True, "finish_reason": "stop", "chunks": 3}
-    client = client_of(make_gateway({"a": flags}))
-    (choice,) = client.chat.completions.create(**ASK, tools=TOOLS).choices
+    client = client_of(behaving_gateway)
+    (choice,) = client.chat.completions.create(**ask("thinker"), tools=TOOLS).choices
     assert choice.finish_reason == "tool_calls"
     assert choice.message.content == "word "
     assert choice.message.model_extra is not None
@@ -74,7 +88,7 @@ def test_thoughts_and_tools_are_apart(make_gateway: Callable[..., Gateway]) -> N
     calls: list[Any] = []
     reasoning = ""
     reason = None
-    for chunk in client.chat.completions.create(**ASK, tools=TOOLS, stream=True):
+    for chunk in client.chat.completions.create(**ask("thinker"), tools=TOOLS, stream=True):
         delta = chunk.choices[0].delta
         reasoning += (delta.model_extra or {}).get("reasoning_content", "")
         calls += delta.tool_calls or ()
@@ -82,31 +96,33 @@ def test_thoughts_and_tools_are_apart(make_gateway: Callable[..., Gateway]) -> N
     assert (reasoning, reason, calls[0].index, calls[0].id) == ("Hm.", "tool_calls", 0, "call_1")
 
 
-def test_logprobs(make_gateway: Callable[..., Gateway]) -> None:
+def test_logprobs(behaving_gateway: Gateway) -> None:
     """Each token's log-probability and the likeliest others, in both interfaces."""
-    client = client_of(make_gateway({"a": {"chunks": 2, "text": "ü"}}))
-    (choice,) = client.chat.completions.create(**ASK, logprobs=True, top_logprobs=2).choices
+    client = client_of(behaving_gateway)
+    (choice,) = client.chat.completions.create(
+        **ask("umlauts"), logprobs=True, top_logprobs=2
+    ).choices
     assert choice.logprobs is not None
     content = choice.logprobs.content
     assert content is not None
     first, _ = content
     assert (first.token, first.logprob, first.bytes) == ("ü", -0.5, [0xC3, 0xBC])
     assert [other.token for other in first.top_logprobs] == ["no", "no"]
-    older = client.completions.create(model="a", prompt="Hi", logprobs=1).choices[0].logprobs
+    older = client.completions.create(model="umlauts", prompt="Hi", logprobs=1).choices[0].logprobs
     assert older is not None
     assert (older.tokens, older.text_offset) == (["ü", "ü"], [0, 1])
 
 
-def test_older_completions_of_several_prompts(make_gateway: Callable[..., Gateway]) -> None:
+def test_older_completions_of_several_prompts(behaving_gateway: Gateway) -> None:
     """Prompts times choices, in order; prompts count once in usage; streams too."""
-    client = client_of(make_gateway({"a": {"chunks": 2, "text": "x"}}))
-    answer = client.completions.create(model="a", prompt=["A", "B"], n=2)
+    client = client_of(behaving_gateway)
+    answer = client.completions.create(model="crosses", prompt=["A", "B"], n=2)
     assert [(choice.index, choice.text) for choice in answer.choices] == [
         (n, "xx") for n in range(4)
     ]
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (14, 8)
-    streamed = client.completions.create(model="a", prompt=[1, 2, 3], stream=True)
+    streamed = client.completions.create(model="crosses", prompt=[1, 2, 3], stream=True)
     assert "".join(c.text for chunk in streamed for c in chunk.choices) == "xx"
 
 
@@ -178,13 +194,13 @@ def test_only_configured_names_are_models(shared_gateway: Gateway, model: str) -
     assert caught.value.code == "model_not_found"
 
 
-def test_a_stream_that_breaks_ends_with_an_error(make_gateway: Callable[..., Gateway]) -> None:
+def test_a_stream_that_breaks_ends_with_an_error(behaving_gateway: Gateway) -> None:
     """What was said is delivered, then the error; no end that looks like success."""
-    client = client_of(make_gateway({"a": {"fail_after": 2}}))
+    client = client_of(behaving_gateway)
     said: list[str] = []
 
     def read() -> None:
-        stream = client.chat.completions.create(**ASK, stream=True)
+        stream = client.chat.completions.create(**ask("breaks"), stream=True)
         said.extend(chunk.choices[0].delta.content or "" for chunk in stream)
 
     with pytest.raises(openai.APIError, match="it broke off"):
@@ -192,12 +208,9 @@ def test_a_stream_that_breaks_ends_with_an_error(make_gateway: Callable[..., Gat
     assert "".join(said) == "word word "
 
 
-def test_an_error_before_the_first_word_has_its_status(
-    make_gateway: Callable[..., Gateway],
-) -> None:
+def test_an_error_before_the_first_word_has_its_status(behaving_gateway: Gateway) -> None:
     """A stream that never began is an ordinary error: 503, with advice about coming back."""
-    gateway = make_gateway({"a": {"exit_at_load": 1}})
     with pytest.raises(openai.InternalServerError) as caught:
-        client_of(gateway).chat.completions.create(**ASK, stream=True)
+        client_of(behaving_gateway).chat.completions.create(**ask("absent"), stream=True)
     assert caught.value.status_code == 503
     assert int(caught.value.response.headers["retry-after"]) >= 1

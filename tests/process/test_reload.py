@@ -17,6 +17,8 @@ from dflashd.protocol.messages import Accepted, ModelStatus
 from .daemon_process import DaemonProcess, is_alive, wait_for
 from .test_cli_commands import ctl
 
+pytestmark = pytest.mark.slow
+
 MakeDaemon = Callable[..., DaemonProcess]
 LONG = {"chunks": 100_000, "chunk_s": 0.005}
 Models = dict[str, str]

@@ -21,6 +21,8 @@ from dflashd.supervisor.keys.client_keys import Role, revoke
 from .daemon_process import wait_for
 from .tcp_daemon import TcpDaemon
 
+pytestmark = pytest.mark.slow
+
 ENDLESS = {"chunks": 1_000_000, "chunk_s": 0.01}
 MakeTcp = Callable[..., TcpDaemon]
 

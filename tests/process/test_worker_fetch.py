@@ -27,6 +27,8 @@ from ..tiny import make_target
 from ..unit.scripted_hub import REPOSITORY, Stall, scripted_hub
 from .scripted_supervisor import EPOCH, ScriptedSupervisor, is_gone, wait_until
 
+pytestmark = pytest.mark.slow
+
 ASKED = GenerateBody(prompt="the quick brown fox", max_tokens=12, ignore_eos=True)
 FROM_HUB = LoadBody(target=REPOSITORY)
 

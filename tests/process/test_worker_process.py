@@ -34,6 +34,8 @@ from ..thirdparty.site import install
 from ..tiny import Shape, make_draft, make_target
 from .scripted_supervisor import EPOCH, ScriptedSupervisor
 
+pytestmark = pytest.mark.slow
+
 LONG = Shape(context_tokens=200_000)
 
 

@@ -10,6 +10,8 @@ from .running import ENDS, replay, searched
 from .script import Failure, Step, dumps, loads, shrunk, written
 from .world import LOUD, World
 
+pytestmark = pytest.mark.slow
+
 PARTS = 8
 STEPS = 32_000
 """Of each part: a quarter of a million steps in all."""

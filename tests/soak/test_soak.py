@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .living import grown, live
+
+pytestmark = pytest.mark.slow
 
 SECONDS = 10.0
 
