@@ -11,8 +11,8 @@ CACHE_STEP_TOKENS = 256
 
 ROTATING = frozenset(
     {
-        *("gemma3", "gemma3_text", "gemma4", "gemma4_text", "gemma4_unified", "gpt_oss", "llama"),
-        *("ministral3", "mistral", "muse_glimmer", "olmo3"),
+        *("cohere2", "exaone4", "gemma3", "gemma3_text", "gemma4", "gemma4_text"),
+        *("gemma4_unified", "gpt_oss", "llama", "ministral3", "mistral", "muse_glimmer", "olmo3"),
     }
 )
 """Model types whose sliding layers mlx-lm gives a cache of the window's size; others keep all."""

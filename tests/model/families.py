@@ -162,6 +162,14 @@ LATENT: dict[str, Any] = {
     "v_head_dim": 8,
     "num_key_value_heads": 4,
 }
+GRANITE: dict[str, Any] = {
+    "attention_bias": True,
+    "mlp_bias": True,
+    "attention_multiplier": 0.4,
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.7,
+    "logits_scaling": 2.0,
+}
 
 HYBRIDS = {
     "llama with windows": Family(model_type="llama", extra=SLIDING_LAYERS),
@@ -181,6 +189,20 @@ HYBRIDS = {
         model_type="gpt_oss",
         extra=SLIDING_LAYERS
         | {"num_local_experts": 4, "num_experts_per_tok": 2, "rope_scaling": None},
+    ),
+    "granite": Family(model_type="granite", extra=GRANITE),
+    "granitemoe": Family(
+        model_type="granitemoe", extra=GRANITE | {"num_local_experts": 4, "num_experts_per_tok": 2}
+    ),
+    "cohere": Family(model_type="cohere", seed=46, extra={"logit_scale": 0.5, "use_qk_norm": True}),
+    "cohere2": Family(
+        model_type="cohere2",
+        seed=10,
+        extra={"sliding_window": WINDOW_TOKENS, "sliding_window_pattern": 2, "logit_scale": 0.5},
+    ),
+    "exaone4": Family(
+        model_type="exaone4",
+        extra=SLIDING_LAYERS | {"sliding_window_pattern": "LG", "rope_scaling": None},
     ),
     # As published: the experts in MXFP4, all else as it is.
     "gpt_oss in MXFP4": Family(

@@ -220,6 +220,14 @@ def test_an_unusable_target(pair: Pair, fields: dict[str, Any], says: str) -> No
     assert says in error.message
 
 
+def test_a_field_that_only_the_tokenizers_library_checks(pair: Pair) -> None:
+    """A field of a wrong type that mlx-lm takes is refused with the field's name."""
+    edit(pair[0], rms_norm_eps=True)
+    error = refusal(pair[0])
+    assert error.code == ErrorCode.load_failed
+    assert "rms_norm_eps" in error.message
+
+
 def test_no_tokenizer(pair: Pair) -> None:
     """A target without a tokenizer is refused."""
     (pair[0] / "tokenizer.json").unlink()

@@ -306,3 +306,27 @@ def test_weights_that_change_during_the_load_are_refused(
     assert caught.value.code == ErrorCode.load_failed
     assert len(host.engine.shared) == 0
     del caught
+
+
+@pytest.mark.parametrize("changed", ["target", "one"])
+def test_settings_that_change_during_the_load_are_refused(
+    folder: Path, tmp_path: Path, host: Host, changed: str
+) -> None:
+    """A pair was accepted by its configurations: others end the load, the next one takes them."""
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    file = copy / changed / "config.json"
+    settings = json.loads(file.read_text())
+
+    def progress(stage: str, done: int, _total: int, _unit: str) -> None:
+        if stage == "digest" and done and "rms_norm_eps" in settings:
+            file.write_text(
+                json.dumps(settings | {"rms_norm_eps": settings.pop("rms_norm_eps") * 2})
+            )
+
+    body = LoadBody(target=str(copy / "target"), draft=str(copy / "one"))
+    with pytest.raises(DflashError, match="changed while they were being loaded") as caught:
+        host.engine.load("m", body, progress)
+    assert caught.value.code == ErrorCode.load_failed
+    assert len(host.engine.shared) == 0
+    del caught
+    assert host.load("m", copy / "target", copy / "one").facts.engine == "dflash"

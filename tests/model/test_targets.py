@@ -20,6 +20,7 @@ from dflashd.worker.decoding.features import FeatureTap
 from dflashd.worker.decoding.sampling import Sampler
 from dflashd.worker.engine.loader import load_model
 from dflashd.worker.engine.model import Model
+from dflashd.worker.hooks.instances import InstanceHooks
 from dflashd.worker.targets import FAMILIES, supported_families
 
 from .block_run import BlockRun, ScriptedDrafter, block_run, plain_tokens
@@ -113,6 +114,26 @@ def test_plain_tokens_are_the_models_own(member: Member) -> None:
     best = np.sort(logits, axis=1)[:, -2:]
     assert (best[:, 1] - best[:, 0]).min() > SMALLEST_GAP, "another seed is needed"
     assert len(set(truth)) > 25, "another seed is needed"
+
+
+def test_first_logits_are_the_models_own(member: Member) -> None:
+    """A prompt's last logits are the model's to the value: sampling depends on their scale."""
+    target = member.model.target
+    prompt = member.truth[:CHUNK_TOKENS]
+    logits = np.array(target.prefill(mx.array([prompt]), target.make_caches())[0])
+    np.testing.assert_allclose(
+        logits, logits_from_scratch(member.model, prompt)[-1:], rtol=1e-3, atol=1e-3
+    )
+
+
+def test_embeddings_are_what_the_layers_get(member: Member) -> None:
+    """A draft is given tokens as the target's own first layer is."""
+    target, prompt, given = member.model.target, member.truth[:CHUNK_TOKENS], list[Any]()
+    hooks = InstanceHooks([(target.layers[0], lambda _, args, __: given.append(args[0]))])
+    with hooks.armed():
+        logits_from_scratch(member.model, prompt)
+    embedded = target.embed(mx.array([prompt]))
+    np.testing.assert_allclose(np.array(embedded), np.array(given[0]), rtol=1e-5)
 
 
 def test_blocks_decode_what_steps_decode(member: Member) -> None:

@@ -45,12 +45,13 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def folder_marks(folder: Path) -> frozenset[str]:
-    """What the file system tells of the folder's weight files: equal while none is touched.
+    """What the file system tells of the folder's weights and settings: equal while none is touched.
 
     Raises:
-        OSError: a weight file cannot be looked at.
+        OSError: a file cannot be looked at.
     """
-    return frozenset(_stamped(file) for file in weight_files(folder))
+    settings = (file for file in folder.glob("*.json") if file.is_file())
+    return frozenset(_stamped(file) for file in (*weight_files(folder), *settings))
 
 
 def folder_digest(folder: Path, report: Progress, memo: Path | None = None) -> str:

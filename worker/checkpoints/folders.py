@@ -28,7 +28,8 @@ class Checkpoint:
     marks: frozenset[str]
 
     def check(self) -> None:
-        """Are the files still those that were digested?
+        """Are the files still those that were read first? Settings count too: what was decided by
+        them would not fit the model that is made of others.
 
         Raises:
             DflashError: load_failed.
@@ -36,7 +37,7 @@ class Checkpoint:
         if folder_marks(self.folder) != self.marks:
             raise DflashError(
                 ErrorCode.load_failed,
-                f"the weights in {self.folder} changed while they were being loaded; "
+                f"the files in {self.folder} changed while they were being loaded; "
                 "load again when they are complete",
             )
 
@@ -54,7 +55,7 @@ class Checkpoints:
     context_tokens: int
 
     def check(self) -> None:
-        """Raise DflashError if weights were touched since they were digested."""
+        """Raise DflashError if files were touched since they were first read."""
         for checkpoint in (self.target, self.draft):
             if checkpoint is not None:
                 checkpoint.check()
@@ -71,22 +72,22 @@ def find(body: LoadBody, errand: Errand) -> Checkpoints:
     draft, why_plain = None, _why_plain(body)
     if body.draft and not why_plain:
         draft = resolve(body.draft, errand, "draft")
+    marks = {folder: folder_marks(folder) for folder in (target, draft) if folder}
     # What the configurations alone rule out is refused before any weights are read.
     context_tokens = _context_tokens(body, _target_config(target, body))
     shape = draft_config(read_config(draft), str(body.draft)) if draft else None
     return Checkpoints(
-        draft=_digested(draft, errand) if draft else None,
-        target=_digested(target, errand),
+        draft=_digested(draft, marks, errand) if draft else None,
+        target=_digested(target, marks, errand),
         shape=shape,
         why_plain=why_plain,
         context_tokens=context_tokens,
     )
 
 
-def _digested(folder: Path, errand: Errand) -> Checkpoint:
-    marks = folder_marks(folder)
+def _digested(folder: Path, marks: dict[Path, frozenset[str]], errand: Errand) -> Checkpoint:
     digest = folder_digest(folder, errand, cache_dir() / MEMO)
-    return Checkpoint(folder=folder, digest=digest, marks=marks)
+    return Checkpoint(folder=folder, digest=digest, marks=marks[folder])
 
 
 def _why_plain(body: LoadBody) -> str:

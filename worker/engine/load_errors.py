@@ -6,6 +6,8 @@ import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from huggingface_hub.errors import StrictDataclassError
+
 from ...protocol.errors import DflashError, ErrorCode
 from . import memory
 
@@ -20,10 +22,12 @@ _UNTYPED = (
     MemoryError,
     OSError,
     RuntimeError,
+    StrictDataclassError,
     TypeError,
     ValueError,
 )
-"""What reading a folder that others made can end in: mlx-lm takes its fields as they come."""
+"""What reading a folder that others made can end in: mlx-lm takes its fields as they come, and the
+tokenizer's library checks those that it has a type for."""
 
 
 @contextmanager

@@ -7,8 +7,10 @@ from typing import Any
 import mlx.nn as nn
 
 from .attention import AttentionTarget
+from .cohere import CohereTarget
 from .gated_delta import GatedDeltaTarget
 from .gemma import Gemma3Target, Gemma4Target
+from .granite import GraniteTarget
 from .latent import LatentTarget
 from .muse_glimmer import MuseGlimmerTarget
 from .short_conv import ShortConvTarget
@@ -25,6 +27,8 @@ ADAPTERS: tuple[type[TrunkTarget], ...] = (
     GatedDeltaTarget,
     ShortConvTarget,
     LatentTarget,
+    GraniteTarget,
+    CohereTarget,
 )
 """In the order they are tried: a family may be served by several, each for some of its members."""
 

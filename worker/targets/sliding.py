@@ -14,5 +14,5 @@ from .trunk import TrunkTarget
 class SlidingTarget(TrunkTarget):
     """Members whose layers slide, of families that need nothing else."""
 
-    families = frozenset({"llama", "mistral", "ministral3", "gpt_oss", "olmo3"})
+    families = frozenset({"llama", "mistral", "ministral3", "gpt_oss", "olmo3", "exaone4"})
     cache_kinds = frozenset({KVCache, RotatingKVCache})
