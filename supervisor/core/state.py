@@ -25,6 +25,7 @@ from .records import (
     Worker,
     WorkerState,
 )
+from .shares import Shares
 
 ENTERED = {
     WorkerState.spawning: "worker_spawned",
@@ -72,6 +73,7 @@ class State:
     last_serial: int = 0
     queued: int = 0
     queued_bytes: int = 0
+    shares: Shares = field(default_factory=Shares)
     ticked_at: float | None = None
 
     @classmethod
