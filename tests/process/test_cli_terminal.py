@@ -210,6 +210,7 @@ def test_what_is_done_is_told_as_json_too(
     ("arguments", "advice"),
     [
         (("generate", "nobody", "x"), "dflashctl models"),
+        (("generate", "gone", "x"), "`target` or `draft` of [models.gone]"),
         (("spawn", "broken"), "dflashctl logs broken"),
     ],
 )
@@ -217,7 +218,9 @@ def test_an_error_says_what_to_do_next(
     make_daemon: MakeDaemon, arguments: tuple[str, ...], advice: str
 ) -> None:
     """Behind the sentence that says what is wrong stands a command that helps."""
-    daemon = make_daemon({"a": {}, "broken": {"load_error": ["load_failed", "no such file"]}})
+    gone = {"load_error": ["not_found", "there is no folder /gone"]}
+    broken = {"load_error": ["load_failed", "no such file"]}
+    daemon = make_daemon({"a": {}, "broken": broken, "gone": gone})
     first, second = ctl(daemon, *arguments).stderr.splitlines()[-2:]
     assert first.startswith("dflashctl: ")
     assert second.startswith("  → ")
