@@ -22,7 +22,9 @@ _BY_CODE = {
 }
 
 _NO_MODEL = "`dflashctl models` lists what is configured"
-_NO_FILES = "correct `target` or `draft` of [models.{model}] and `dflashctl reload`, or put it there"
+_NO_FILES = (
+    "correct `target` or `draft` of [models.{model}] and reload, or put it there"
+)
 _OTHER_KEY = "`dflashctl keys list` there shows each key's role; `--key FILE` chooses another one"
 _OTHER_USER = "`dflashctl` must run as the user who started the daemon"
 
@@ -43,7 +45,7 @@ def advice_of(error: DflashError, options: argparse.Namespace) -> str:
 
 
 def advice_without_daemon(options: argparse.Namespace) -> str:
-    """What to do where nobody answers; a daemon of another machine cannot be looked at from here."""
+    """What to do where nobody answers; another machine cannot be looked at from here."""
     if options.connect:
         return "it must run there, with `[tcp]` in its configuration and a key that it allows"
     return "`dflashctl doctor` looks at what may keep it from running"

@@ -24,12 +24,10 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             " each client those beyond what it leaves free: one alone may have half"
         ),
     ] = 512
-    queued_requests: Annotated[
-        Bound, Meta(description="the same of all models together")
-    ] = 2048
-    queued_bytes: Annotated[
-        int, Meta(ge=2**20, description="the same in bytes of prompts")
-    ] = 256 * 2**20
+    queued_requests: Annotated[Bound, Meta(description="the same of all models together")] = 2048
+    queued_bytes: Annotated[int, Meta(ge=2**20, description="the same in bytes of prompts")] = (
+        256 * 2**20
+    )
     pending_commands: Annotated[Bound, Meta(description="control commands waiting to end")] = 1024
 
     # from nothing to ready

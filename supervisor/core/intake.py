@@ -85,9 +85,7 @@ def refusal_to_wait(
     )
 
 
-def refusal_of_queue(
-    s: State, client: Client, header: Generate, body_bytes: int
-) -> Failed | None:
+def refusal_of_queue(s: State, client: Client, header: Generate, body_bytes: int) -> Failed | None:
     """Why this request may not wait, if so: no room, or none that is not others'."""
     model, share = s.models[header.model], s.shares.of(client)
     room = room_in(s, model)
