@@ -22,9 +22,7 @@ _BY_CODE = {
 }
 
 _NO_MODEL = "`dflashctl models` lists what is configured"
-_NO_FILES = (
-    "correct `target` or `draft` of [models.{model}] and reload, or put it there"
-)
+_NO_FILES = "correct `target` or `draft` of [models.{model}] and reload, or put it there"
 _OTHER_KEY = "`dflashctl keys list` there shows each key's role; `--key FILE` chooses another one"
 _OTHER_USER = "`dflashctl` must run as the user who started the daemon"
 
