@@ -15,7 +15,8 @@ def nobody(url: str) -> DflashError:
         return DflashError(ErrorCode.overloaded, sentence, retryable=True, retry_after_s=1.0)
     return DflashError(
         ErrorCode.not_found,
-        f"no daemon listens at {url}: start one with 'dflashd serve'",
+        f"no daemon listens at {url}"
+        + (": start one with 'dflashd serve'" if url.startswith("ipc:") else ""),
         retryable=True,
     )
 
@@ -45,11 +46,16 @@ def unauthorised(url: str) -> DflashError:
     )
 
 
-def broken(url: str) -> DflashError:
+def broken(url: str, *, has_key: bool) -> DflashError:
     """Somebody listens and breaks off before we have met."""
+    guess = (
+        "is it a dflashd, and the one that this key file was made for?"
+        if has_key
+        else "a dflashd there asks for a key, and none was given"
+    )
     return DflashError(
         ErrorCode.unauthorised,
-        f"what listens at {url} breaks the connection off: is it a dflashd, and the one that this "
-        "key file was made for? (It does so too when it has no room for more connections.)",
+        f"what listens at {url} breaks the connection off: {guess} "
+        "(It does so too when it has no room for more connections.)",
         retryable=True,
     )

@@ -49,6 +49,7 @@ class Channel:
         self._missed = 0
         self._refusal: DflashError | None = None
         self._greeted = asyncio.Event()
+        self._has_key = key is not None
         self._link = Link(
             context, url, key=key, on_message=self._receive, on_up=self._greet, on_down=self._lose
         )
@@ -191,4 +192,6 @@ class Channel:
     def _nobody(self) -> DflashError:
         if self._link.unauthorised:
             return absence.unauthorised(self._url)
-        return absence.broken(self._url) if self._link.broken else absence.nobody(self._url)
+        if self._link.broken:
+            return absence.broken(self._url, has_key=self._has_key)
+        return absence.nobody(self._url)

@@ -63,7 +63,7 @@ def encode(header: Header, body: Body | bytes | None = None) -> list[bytes]:
         tail = body if isinstance(body, bytes) else b"" if body is None else _encode(body)
     except UnicodeEncodeError as error:
         raise DflashError(
-            ErrorCode.bad_request, f"a text cannot be sent as UTF-8: {error.reason}"
+            ErrorCode.bad_request, "a text is not Unicode: it holds bytes that are not UTF-8"
         ) from error
     except TypeError as error:
         raise DflashError(ErrorCode.bad_request, f"a value cannot be sent: {error}") from error

@@ -206,7 +206,8 @@ class Switchboard:
             )
         else:
             if not self._lookout.takes(peer, message.header):
-                self.give(ClientSent(peer=peer, header=message.header, body=message.body))
+                header, body, key = message.header, message.body, door.key_of(identity)
+                self.give(ClientSent(peer=peer, header=header, body=body, key=key))
 
     def _from_worker(self, identity: bytes, frames: list[bytes]) -> None:
         door = self._sockets.workers

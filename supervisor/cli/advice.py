@@ -6,10 +6,7 @@ import argparse
 
 from ...protocol.errors import DflashError, ErrorCode
 
-NO_DAEMON_ADVICE = "`dflashctl doctor` looks at what may keep it from running"
-
 _BY_CODE = {
-    ErrorCode.not_found: "`dflashctl models` lists what is configured",
     ErrorCode.load_failed: "`dflashctl logs {model}` shows more; `dflashctl spawn {model}` tries "
     "again once it is mended",
     ErrorCode.hook_conflict: 'give {model} a group of its own, or placement = "auto"',
@@ -19,17 +16,34 @@ _BY_CODE = {
     ErrorCode.worker_lost: "`dflashctl logs {model}` shows its last words, `dflashctl events` the "
     "reason",
     ErrorCode.worker_restarting: "`dflashctl status` shows why and when it starts again",
-    ErrorCode.unauthorised: "`dflashctl` must run as the user who started the daemon",
     ErrorCode.protocol: "client and daemon may be of different versions: `dflashctl --version`, "
     "`dflashctl status`",
     ErrorCode.internal: "`dflashctl events` and `dflashctl logs {model}` show what led to it",
 }
 
+_NO_MODEL = "`dflashctl models` lists what is configured"
+_NO_FILES = "correct `target` or `draft` of [models.{model}] and reload, or put it there"
+_OTHER_KEY = "`dflashctl keys list` there shows each key's role; `--key FILE` chooses another one"
+_OTHER_USER = "`dflashctl` must run as the user who started the daemon"
+
 
 def advice_of(error: DflashError, options: argparse.Namespace) -> str:
     """One sentence, or nothing where the error says all there is to say."""
     model: str | None = getattr(options, "model", None)
-    advice = _BY_CODE.get(error.code, "")
+    match error.code:
+        case ErrorCode.not_found:
+            advice = _NO_MODEL if error.message.startswith("no model") else _NO_FILES
+        case ErrorCode.unauthorised:
+            advice = _OTHER_KEY if options.connect else _OTHER_USER
+        case code:
+            advice = _BY_CODE.get(code, "")
     if "dflashctl" in error.message or ("{model}" in advice and not model):
         return ""
     return advice.format(model=model)
+
+
+def advice_without_daemon(options: argparse.Namespace) -> str:
+    """What to do where nobody answers; another machine cannot be looked at from here."""
+    if options.connect:
+        return "it must run there, with `[tcp]` in its configuration and a key that it allows"
+    return "`dflashctl doctor` looks at what may keep it from running"

@@ -84,7 +84,8 @@ def page(found: ReloadBody) -> tuple[str | Table, ...]:
     rows += [("[daemon]", "adjusted", told(key)) for key in found.daemon]
     unchanged = f"{models(sum(model.change == 'kept' for model in found.models))} unchanged"
     if not rows:
-        return (f"{found.source}: nothing changes ({unchanged})\n",)
+        when = " before dflashd is started again" if found.restart else ""
+        return (f"{found.source}: nothing changes{when} ({unchanged})\n",)
     head = f"{found.source}: {'would change' if found.dry_run else 'in effect'} ({unchanged})\n"
     return head, Table(("MODEL", "CHANGE", "WHAT"), rows)
 

@@ -81,6 +81,10 @@ def write_new(path: Path, text: str) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(fd, "w") as file:
             file.write(text)
+    except FileExistsError as error:
+        raise DaemonError(
+            f"{path} is there already: move it away, or name another file with --out"
+        ) from error
     except OSError as error:
         raise DaemonError(f"{path} cannot be written: {error.strerror}") from error
 

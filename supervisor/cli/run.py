@@ -14,7 +14,7 @@ from types import ModuleType
 from ...protocol.errors import DflashError
 from ..errors import ConfigError
 from ..exit_statuses import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NO_DAEMON
-from .advice import NO_DAEMON_ADVICE, advice_of
+from .advice import advice_of, advice_without_daemon
 from .arguments import chosen_in, parser
 from .completion import ASKED_BY_A_SHELL, answer_the_shell
 from .exits import NoDaemon, sentence_of, status_of
@@ -97,7 +97,7 @@ def refused(error: DflashError | NoDaemon | ConfigError, options: argparse.Names
         case DflashError():
             return complain(sentence_of(error), status_of(error), advice_of(error, options))
         case NoDaemon():
-            return complain(str(error), EXIT_NO_DAEMON, NO_DAEMON_ADVICE)
+            return complain(str(error), EXIT_NO_DAEMON, advice_without_daemon(options))
         case ConfigError():
             return complain(str(error), EXIT_CONFIGURATION)
 

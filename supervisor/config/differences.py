@@ -60,7 +60,7 @@ def plan(old: Config, new: Config) -> Plan:
     """What has to be done to go from ``old`` to ``new``; the models in the new file's order."""
     removed = tuple(ModelPlan(name=n, fate="removed") for n in old.models if n not in new.models)
     stay = tuple(model_plan(n, old.models.get(n), section) for n, section in new.models.items())
-    before, after = daemon_keys(old), daemon_keys(new)
+    before, after = daemon_keys(old, beside=new), daemon_keys(new, beside=old)
     fixed = fixed_keys(before, after)
     return Plan(
         models=(*stay, *removed),
@@ -87,20 +87,24 @@ def in_effect(old: Config, new: Config) -> Config:
     return structs.replace(new, daemon=structs.replace(new.daemon, **kept), **others)
 
 
-def daemon_keys(config: Config) -> Mapping[str, object]:
+def daemon_keys(config: Config, *, beside: Config) -> Mapping[str, object]:
     """Every key outside of the models; the directories as they are used."""
     used = {"runtime_dir": str(config.runtime_dir), "state_dir": str(config.state_dir)}
-    others = {
-        f"[{section}] {key}": value
-        for section in other_sections()
-        for key, value in section_keys(getattr(config, section)).items()
-    }
+    others: dict[str, object] = {}
+    for name in other_sections():
+        others |= section_keys(name, getattr(config, name), whole=getattr(beside, name) is None)
     return {**flat(config.daemon), **used, **others}
 
 
-def section_keys(section: Struct | None) -> dict[str, object]:
-    """The keys of a section; none of one that is not there."""
-    return {} if section is None else flat(section)
+def section_keys(name: str, section: Struct | None, *, whole: bool) -> dict[str, object]:
+    """The keys of a section; none of one that is not there, and ``whole``, what it says, in one."""
+    if section is None:
+        return {}
+    if not whole:
+        return {f"[{name}] {key}": value for key, value in flat(section).items()}
+    own = {field.name: getattr(section, field.name) for field in structs.fields(section)}
+    defaults = {field.name: field.default for field in structs.fields(section)}
+    return {f"[{name}]": {key: value for key, value in own.items() if value != defaults[key]}}
 
 
 def other_sections() -> tuple[str, ...]:

@@ -18,12 +18,16 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Bound, Meta(description="requests one worker computes side by side; the rest wait")
     ] = 8
     queued_requests_per_model: Annotated[
-        Bound, Meta(description="waiting requests of one model; more are refused as overloaded")
-    ] = 256
-    queued_requests: Annotated[Bound, Meta(description="waiting requests of all models")] = 1024
-    queued_bytes: Annotated[
-        int, Meta(ge=2**20, description="bytes of all waiting prompts together")
-    ] = 256 * 2**20
+        Bound,
+        Meta(
+            description="waiting requests of one model; more are refused as overloaded, and of"
+            " each client those beyond what it leaves free: one alone may have half"
+        ),
+    ] = 512
+    queued_requests: Annotated[Bound, Meta(description="the same of all models together")] = 2048
+    queued_bytes: Annotated[int, Meta(ge=2**20, description="the same in bytes of prompts")] = (
+        256 * 2**20
+    )
     pending_commands: Annotated[Bound, Meta(description="control commands waiting to end")] = 1024
 
     # from nothing to ready

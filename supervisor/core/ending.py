@@ -17,6 +17,7 @@ def enqueue(s: State, request: Request) -> None:
     s.call(model)
     s.queued += 1
     s.queued_bytes += len(request.body)
+    s.shares.add(request.client, model.name, len(request.body))
 
 
 def dequeue(s: State, request: Request) -> None:
@@ -24,6 +25,7 @@ def dequeue(s: State, request: Request) -> None:
     del s.models[request.model].queue[request.id]
     s.queued -= 1
     s.queued_bytes -= len(request.body)
+    s.shares.remove(request.client, request.model, len(request.body))
     request.body = b""
 
 

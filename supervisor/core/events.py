@@ -21,11 +21,15 @@ class Peer(NamedTuple):
 
 
 class ClientSent(Struct, frozen=True, kw_only=True):
-    """A client sent a well-formed message. ``body`` is unread."""
+    """A client sent a well-formed message. ``body`` is unread.
+
+    ``key``: the public key it came with, if any; all its connections have one share of the queues.
+    """
 
     peer: Peer
     header: Header
     body: bytes = b""
+    key: str = ""
 
 
 class ClientErred(Struct, frozen=True, kw_only=True):

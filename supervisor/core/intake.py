@@ -10,13 +10,15 @@ from . import ending, pace
 from .events import ClientErred, ClientOverflowed, ClientVanished, Peer
 from .life import Phase, Residency, WorkerState
 from .records import SENTENCE_CHARACTERS, Request
+from .shares import Client, Room
 from .state import State
 
 
-def generate(s: State, peer: Peer, header: Generate, body: bytes, now: float) -> None:
+def generate(s: State, event: ClientSent, header: Generate, now: float) -> None:
     """Accept a request into its model's queue, or refuse it."""
     s.counters["generates"] += 1
-    refused = refusal(s, header, body, now)
+    peer, client, body = event.peer, event.key or event.peer, event.body
+    refused = refusal(s, client, header, len(body), now)
     if refused is not None:
         s.counters[str(refused.code)] += 1
         s.metrics.refused[header.model if header.model in s.models else "", refused.code] += 1
@@ -27,6 +29,7 @@ def generate(s: State, peer: Peer, header: Generate, body: bytes, now: float) ->
     request = Request(
         id=header.id,
         peer=peer,
+        client=client,
         model=header.model,
         body=body,
         serial=s.last_serial,
@@ -37,7 +40,9 @@ def generate(s: State, peer: Peer, header: Generate, body: bytes, now: float) ->
     ending.enqueue(s, request)
 
 
-def refusal(s: State, header: Generate, body: bytes, now: float) -> Failed | None:
+def refusal(
+    s: State, client: Client, header: Generate, body_bytes: int, now: float
+) -> Failed | None:
     """Why a request cannot be accepted now, if it cannot."""
     if header.id in s.requests:
         # Without an id: the answer must not end the request that is already running.
@@ -47,7 +52,7 @@ def refusal(s: State, header: Generate, body: bytes, now: float) -> Failed | Non
     model = s.models.get(header.model)
     if model is None or model.removed:
         return failed(header, ErrorCode.not_found, unknown_model(s, header.model))
-    return refusal_of_model(s, header, now) or refusal_of_queue(s, header, len(body))
+    return refusal_of_model(s, header, now) or refusal_of_queue(s, client, header, body_bytes)
 
 
 def refusal_of_model(s: State, header: Generate, now: float) -> Failed | None:
@@ -81,24 +86,32 @@ def refusal_to_wait(
     )
 
 
-def refusal_of_queue(s: State, header: Generate, body_bytes: int) -> Failed | None:
-    """Why nobody more may wait, if so."""
-    model = s.models[header.model]
-    full = (
-        len(model.queue) >= s.limits.queued_requests_per_model
-        or s.queued >= s.limits.queued_requests
-        or s.queued_bytes + body_bytes > s.limits.queued_bytes
+def refusal_of_queue(s: State, client: Client, header: Generate, body_bytes: int) -> Failed | None:
+    """Why this request may not wait, if so: no room, or none that is not others'."""
+    model, share = s.models[header.model], s.shares.of(client)
+    room = room_in(s, model)
+    if room.has_none_for(body_bytes):
+        why = "no room for another"
+    elif room.is_less_than(share, model.name):
+        why = f"{share.requests} are this client's, and the rest of the room is for others"
+    else:
+        return None
+    return failed(
+        header,
+        ErrorCode.overloaded,
+        f"{len(model.queue)} requests wait for model {model.name}, {s.queued} in all: {why}",
+        retryable=True,
+        retry_after_s=pace.retry_after_s(s, model),
     )
-    if full:
-        return failed(
-            header,
-            ErrorCode.overloaded,
-            f"{len(model.queue)} requests wait for model {model.name}, {s.queued} in all: "
-            "no room for another",
-            retryable=True,
-            retry_after_s=pace.retry_after_s(s, model),
-        )
-    return None
+
+
+def room_in(s: State, model: Model) -> Room:
+    """What may still wait for a model."""
+    return Room(
+        model_requests=s.limits.queued_requests_per_model - len(model.queue),
+        requests=s.limits.queued_requests - s.queued,
+        prompt_bytes=s.limits.queued_bytes - s.queued_bytes,
+    )
 
 
 def failed(

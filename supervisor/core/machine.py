@@ -221,7 +221,7 @@ class Core:
             case AddCredit():
                 intake.add_credit(s, peer, header, now)
             case Generate():
-                intake.generate(s, peer, header, event.body, now)
+                intake.generate(s, event, header, now)
             case Cancel() if peer.door == "control" or (
                 peer.door == "tcp" and header.id not in s.requests
             ):

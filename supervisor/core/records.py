@@ -10,6 +10,7 @@ from .events import Peer
 from .facts import ModelFacts
 from .home import Home
 from .life import Cause, Phase, Residency, StopStep, WorkerState
+from .shares import Client
 
 SENTENCE_CHARACTERS = 2000
 """Longest sentence we write into a header: four bytes each leave room in the header's limit."""
@@ -21,6 +22,7 @@ class Request:
 
     id: bytes
     peer: Peer
+    client: Client
     model: str
     body: bytes
     serial: int

@@ -17,6 +17,7 @@ from .home import Home, configured, free_name
 from .life import Residency, WorkerState
 from .metrics import Metrics
 from .records import SENTENCE_CHARACTERS, Command, Model, Reading, Request, Worker
+from .shares import Shares
 
 ENTERED = {
     WorkerState.spawning: "worker_spawned",
@@ -64,6 +65,7 @@ class State:
     last_serial: int = 0
     queued: int = 0
     queued_bytes: int = 0
+    shares: Shares = field(default_factory=Shares)
     ticked_at: float | None = None
 
     @classmethod

@@ -122,6 +122,10 @@ class Door(ABC):
     def let_in(self, *, new_peers: bool) -> None:
         """Let nobody new connect, or again; who is connected stays so, and nothing is lost."""
 
+    def key_of(self, identity: bytes) -> str:
+        """The public key a peer came with; empty where none are used."""
+        return ""
+
     def decode(self, identity: bytes, frames: Sequence[bytes]) -> Message:
         """Read a message of a peer. Raises Stranger or Malformed."""
         return decode(frames, self.kinds)

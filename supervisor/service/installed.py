@@ -19,6 +19,12 @@ COMMAND_S = 120.0
 
 UNIT = "dflashd.service"
 
+_NO_MANAGER = (
+    " (no systemd answers for this user: log in as that user, not through su or in a container; "
+    "or call `loginctl enable-linger` once; or use --system with root's rights; "
+    "or run `dflashd serve` under what starts things here)"
+)
+
 
 class ServiceError(Exception):
     """The service manager refused, or is not there; its words are the message."""
@@ -52,8 +58,11 @@ class Service:
         """Write the file and start the service, now and at each login or boot.
 
         Raises:
-            ServiceError: with the manager's words; the file stays, so that it can be looked at.
+            ServiceError: with the manager's words; the file stays, so that it can be looked at,
+                except where no manager answers: then nothing is changed.
         """
+        if not self.macos:
+            self._run("show", "--property=Version")
         _replace(self.file, self.text(plan))
         if self.macos:
             with contextlib.suppress(ServiceError):  # it may not have been there
@@ -105,7 +114,8 @@ class Service:
             raise ServiceError(f"{' '.join(command)} did not end in {COMMAND_S:.0f} s") from None
         if done.returncode not in ok:
             words = " ".join((done.stderr or done.stdout).split())[:1000]
-            raise ServiceError(f"{' '.join(command)} failed: {words or done.returncode}")
+            hint = _NO_MANAGER if "onnect to" in words else ""
+            raise ServiceError(f"{' '.join(command)} failed: {words or done.returncode}{hint}")
         return done.stdout
 
 

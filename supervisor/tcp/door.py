@@ -92,6 +92,11 @@ class TcpDoor(Door):
         """Let nobody new connect, or again."""
         self._limit = self._section.connections if new_peers else 0
 
+    def key_of(self, identity: bytes) -> str:
+        """The public key a peer came with; empty where none are used."""
+        peer = self._peers.get(identity)
+        return _NOBODY if peer is None else peer.public
+
     def decode(self, identity: bytes, frames: Sequence[bytes]) -> Message:
         """Read a message of a peer, who may ask what its role allows."""
         message = decode(frames, self.kinds)

@@ -211,6 +211,7 @@ def test_what_is_done_is_told_as_json_too(
     ("arguments", "advice"),
     [
         (("generate", "nobody", "x"), "dflashctl models"),
+        (("generate", "gone", "x"), "`target` or `draft` of [models.gone]"),
         (("spawn", "broken"), "dflashctl logs broken"),
     ],
 )

@@ -190,9 +190,9 @@ def test_client_without_credit_holds_nothing_up(make_daemon: MakeDaemon) -> None
 
 
 def test_flood_of_requests_is_bounded(make_daemon: MakeDaemon) -> None:
-    """More requests than fit are refused one by one, and the daemon stays responsive."""
-    daemon = make_daemon({"a": {"load_s": 60.0}}, queued_requests_per_model=50)
-    with daemon.client() as client:
+    """More requests than its share are refused one by one, and another client still gets in."""
+    daemon = make_daemon({"a": {"load_s": 60.0}}, queued_requests_per_model=100)
+    with daemon.client() as client, daemon.client() as another:
         generations = [client.generate("a", "x") for _ in range(300)]
         codes: list[ErrorCode] = []
         for generation in generations[50:]:
@@ -201,6 +201,9 @@ def test_flood_of_requests_is_bounded(make_daemon: MakeDaemon) -> None:
             codes.append(caught.value.code)
         assert codes == [ErrorCode.overloaded] * 250
         assert client.status().models[0].queued == 50
+        waiting = another.generate("a", "x")
+        wait_for("it waits", lambda: client.status().models[0].queued == 51)
+        waiting.cancel()
 
 
 NAMES = """

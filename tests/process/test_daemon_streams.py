@@ -74,7 +74,7 @@ def test_long_streams_keep_order_beyond_the_window(make_daemon: MakeDaemon) -> N
 def test_queue_is_bounded_and_served_in_order(make_daemon: MakeDaemon) -> None:
     """More requests than places wait in order; more than may wait are refused as overloaded."""
     daemon = make_daemon(
-        {"a": {"chunks": 20}}, active_requests_per_worker=1, queued_requests_per_model=2
+        {"a": {"chunks": 20}}, active_requests_per_worker=1, queued_requests_per_model=4
     )
     with daemon.client() as client:
         client.spawn("a")

@@ -17,6 +17,7 @@ from dflashd.supervisor.core.home import Home
 from dflashd.supervisor.core.life import Phase, Residency
 from dflashd.supervisor.core.machine import Core
 from dflashd.supervisor.core.records import Model, Request, Worker
+from dflashd.supervisor.core.shares import Room
 from dflashd.supervisor.core.state import State
 
 Bug = Callable[[], Any]
@@ -70,6 +71,11 @@ def event_delivered_twice() -> Any:
         s.counters["completed" if not isinstance(header, Failed) else str(header.code)] += 1
 
     return patch.object(ending, "answer", answer)
+
+
+def first_come_takes_all() -> Any:
+    """Nobody looks at how much of a queue is one client's."""
+    return patch.object(Room, "is_less_than", lambda *_: False)
 
 
 def slots_told_apart_by_name() -> Any:
@@ -133,6 +139,7 @@ BUGS: tuple[Bug, ...] = (
     victim_not_fenced,
     deadline_forgotten,
     event_delivered_twice,
+    first_come_takes_all,
     slots_told_apart_by_name,
     place_not_reserved,
     pin_not_seen,

@@ -38,7 +38,7 @@ from dflashd.supervisor.core.events import (
     Peer,
 )
 
-from .setting import ASKED, MODELS
+from .setting import ASKED, LIMITS, MODELS
 
 if TYPE_CHECKING:
     from .world import World
@@ -57,6 +57,7 @@ class Asked:
     seq: int = 0
     leased: bool = False
     ended: bool = False
+    end: str = ""
 
 
 class Clients:
@@ -91,6 +92,7 @@ class Clients:
                 asked.seq += 1
             case Done() | Failed() | CacheState() | Reloaded():
                 end = str(header.code) if isinstance(header, Failed) else "done"
+                asked.end = end
                 self.seen.add(f"{asked.what}:{end}")
                 self.answered(peer, id)
                 self._world.wishes.answered(id, end)
@@ -135,7 +137,12 @@ class Clients:
         deadline_ms = self._chance.choice((None, None, 500, 20_000))
         header = Generate(id=id, model=model, credit=4, deadline_ms=deadline_ms)
         self._world.wishes.called(model)
+        within = self._within_its_share(peer, model)
         self._send(peer, header, b"prompt")
+        if self.asked[id].end == "overloaded":
+            assert not within, "refused, though it had less waiting than was left"
+        elif not self.asked[id].ended:
+            assert within, "given the room that was left for others"
         if self._chance.random() < 0.05 and id in self.open:
             self._send(self._chance.choice(self.peers), header, b"again")
 
@@ -238,6 +245,18 @@ class Clients:
     def overflow(self) -> None:
         """Have a client not read."""
         self._world.give(ClientOverflowed(peer=self._chance.choice(self.peers)))
+
+    def _within_its_share(self, peer: Peer, model: str) -> bool:
+        """Whether less of a client waits than there is room for, counted anew."""
+        queued = [r for m in self._world.state.models.values() for r in m.queue.values()]
+        of_model = [r for r in queued if r.model == model]
+        return all(
+            sum(r.peer == peer for r in waiting) < most - len(waiting)
+            for waiting, most in (
+                (of_model, LIMITS.queued_requests_per_model),
+                (queued, LIMITS.queued_requests),
+            )
+        )
 
     def _one_running(self) -> bytes | None:
         ids = [id for id, asked in self.open.items() if asked.what == "generate"]

@@ -89,6 +89,7 @@ class Invariants:
         assert s.queued == len(queued)
         assert s.queued_bytes == sum(len(r.body) for r in queued)
         assert s.queued <= LIMITS.queued_requests
+        assert len(s.shares) == len({r.client for r in queued}), "a share of nobody"
         for id, asked in self._world.clients.open.items():
             assert asked.what != "generate" or id in s.requests, "a request was forgotten"
 

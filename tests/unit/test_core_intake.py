@@ -20,6 +20,7 @@ from dflashd.protocol.messages import (
 from dflashd.supervisor.core.events import (
     ClientErred,
     ClientOverflowed,
+    ClientSent,
     ClientVanished,
     Peer,
     ShutdownAsked,
@@ -100,6 +101,66 @@ def test_stopping_daemon_takes_nothing_new() -> None:
     bench.give(ShutdownAsked())
     failed = refused(bench)
     assert (failed.code, failed.retryable) == (ErrorCode.shutting_down, True)
+
+
+def ask(bench: Bench, number: int, peer: Peer = PEER, body: bytes = b"p", key: str = "") -> bool:
+    """Whether one more request is accepted."""
+    header = Generate(id=number.to_bytes(16, "big"), model="a")
+    told = bench.give(ClientSent(peer=peer, header=header, body=body, key=key))
+    return not to_clients(told, Failed)
+
+
+@pytest.mark.parametrize("limit", ["queued_requests_per_model", "queued_requests"])
+def test_client_that_floods_leaves_room_for_others(limit: str) -> None:
+    """One alone fills half of a queue, a second a share of the rest; a third still gets in."""
+    bench = Bench(**{limit: 12})
+    accepted = [ask(bench, n) for n in range(100)]
+    assert accepted == [True] * 6 + [False] * 94
+    refused_one = refused(bench)
+    assert (refused_one.code, refused_one.retryable) == (ErrorCode.overloaded, True)
+    assert refused_one.message == (
+        "6 requests wait for model a, 6 in all: "
+        "6 are this client's, and the rest of the room is for others"
+    )
+    assert sum(ask(bench, n, STRANGER) for n in range(100, 200)) == 3
+    assert ask(bench, 200, Peer("requests", b"third"))
+
+
+def test_clients_share_of_bytes_is_what_it_leaves_to_others() -> None:
+    """Large prompts of one client do not keep out the small ones of another."""
+    bench = Bench(queued_bytes=2**20)
+    big = bytes(2**18)
+    assert [ask(bench, n, body=big) for n in range(4)] == [True, True, False, False]
+    assert ask(bench, 10, STRANGER, big)
+    assert not ask(bench, 11, STRANGER, bytes(2**19)), "there is no such room"
+    assert ask(bench, 12, Peer("requests", b"third"))
+
+
+def test_prompt_that_fits_is_taken_from_who_has_nothing_waiting() -> None:
+    """A request that would take more than half of the room is not told to come again for ever."""
+    bench = Bench(queued_bytes=2**20)
+    assert ask(bench, 1, body=bytes(2**20))
+
+
+def test_connections_with_one_key_have_one_share() -> None:
+    """On tcp a client does not get more by connecting more often."""
+    bench = Bench(queued_requests=12)
+    peers = [Peer("tcp", bytes([n])) for n in range(50)]
+    assert sum(ask(bench, n, peer, key="K") for n, peer in enumerate(peers)) == 6
+    assert ask(bench, 100, Peer("tcp", b"other"), key="L")
+
+
+def test_share_is_free_again_when_its_requests_do_not_wait_any_more() -> None:
+    """Cancelled, leased and abandoned requests count for nobody's share."""
+    bench = Bench(queued_requests=4, active_requests_per_worker=1)
+    assert [ask(bench, n) for n in range(3)] == [True, True, False]
+    bench.client(Cancel(id=(0).to_bytes(16, "big")))
+    assert ask(bench, 3)
+    bench.start()
+    bench.load()
+    assert ask(bench, 4)
+    bench.give(ClientVanished(peer=PEER))
+    assert len(bench.core.state.shares) == 0
 
 
 def test_credit_of_who_waits_comes_with_the_lease() -> None:

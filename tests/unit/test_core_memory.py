@@ -337,7 +337,7 @@ def test_predicted_conflict_is_treated_like_the_guards() -> None:
 
 def test_overload_tells_a_time_that_was_measured() -> None:
     """Who is refused is told a time that grows with the queue and with how long requests take."""
-    bench = CoreBench({"a": 1}, pool=4, active_requests_per_worker=1, queued_requests_per_model=8)
+    bench = CoreBench({"a": 1}, pool=4, active_requests_per_worker=1, queued_requests_per_model=16)
     for seconds in (10, 10):
         id = bench.generate("a")
         bench.pass_time(seconds)

@@ -133,13 +133,18 @@ def test_what_needs_a_restart_stays_in_effect_and_is_told_each_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [(None, HttpSection()), (HttpSection(), None), (HttpSection(), HttpSection(port=1))],
+    ("old", "new", "told"),
+    [
+        (None, HttpSection(), [("[http]", "unset", "{}")]),
+        (HttpSection(port=2), None, [("[http]", '{"port":2}', "unset")]),
+        (HttpSection(), HttpSection(port=1), [("[http] port", "8383", "1")]),
+    ],
 )
 def test_the_gateway_changes_with_a_restart(
-    old: HttpSection | None, new: HttpSection | None
+    old: HttpSection | None, new: HttpSection | None, told: list[tuple[str, str, str]]
 ) -> None:
-    """[http] added, removed or changed is told as what waits for a restart, and stays as it was."""
+    """[http] added, removed or changed is told in what it says, waits, and stays as it was."""
     found = plan(Config(http=old), Config(http=new))
-    assert "[http] port" in [change.key for change in found.restart]
+    shown = [(change.key, change.before, change.after) for change in found.restart]
+    assert shown == told
     assert in_effect(Config(http=old), Config(http=new)).http == old

@@ -11,7 +11,7 @@ import pytest
 
 from dflashd.supervisor.errors import ConfigError
 from dflashd.supervisor.service import systemd
-from dflashd.supervisor.service.installed import Service
+from dflashd.supervisor.service.installed import Service, ServiceError
 from dflashd.supervisor.service.plan import ServicePlan, service_plan
 
 ODD = '/opt/a b/100%/$HOME\'s "x"\\.toml'
@@ -105,3 +105,19 @@ def test_a_plan_runs_this_python_on_that_file(
     assert plan.user == "somebody"
     assert plan.environment["HF_HOME"] == "/models"
     assert plan.log == tmp_path / "state" / "dflashd.log"
+
+
+def test_nothing_is_left_where_no_service_manager_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container or through su: it is said what to do, and no unit stays."""
+    (program := tmp_path / "systemctl").write_text(
+        "#!/bin/sh\necho 'Failed to connect to bus: No such file or directory' >&2\nexit 1\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    service = Service(system=False, macos=False)
+    with pytest.raises(ServiceError, match="enable-linger"):
+        service.install(plan_of())
+    assert not service.file.exists()
