@@ -7,9 +7,9 @@ from difflib import get_close_matches
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import WINDOW_CHUNKS, AddCredit, Cancel, Failed, Generate
 from . import ending, pace
-from .events import ClientErred, ClientOverflowed, ClientVanished, Peer
+from .events import ClientErred, ClientOverflowed, ClientSent, ClientVanished, Peer
 from .life import Phase, Residency, WorkerState
-from .records import SENTENCE_CHARACTERS, Request
+from .records import SENTENCE_CHARACTERS, Model, Request
 from .shares import Client, Room
 from .state import State
 
