@@ -117,15 +117,15 @@ def greedy(stock: Any, tokenizer: Any, context: list[int], tokens: list[int]) ->
     One pass over both shows what each choice was made from. Behind the first near tie, two tokens
     with the same logit but for rounding, either text is as good.
     """
-    logits = stock(mx.array([context + tokens]))[0, len(context) - 1 :]
-    choices: list[int] = mx.argmax(logits, axis=-1).tolist()
+    logits: Any = stock(mx.array([context + tokens]))[0, len(context) - 1 :]
+    choices: Any = mx.argmax(logits, axis=-1).tolist()
     for row, (ours, theirs) in enumerate(zip(tokens, choices, strict=False)):
         if ours != theirs:
             return theirs not in tokenizer.eos_token_ids and near_tie(logits[row], ours, theirs)
     return len(tokens) == TOKENS or choices[-1] in tokenizer.eos_token_ids
 
 
-def near_tie(logits: mx.array, ours: int, theirs: int) -> bool:
+def near_tie(logits: Any, ours: int, theirs: int) -> bool:
     a, b = float(logits[ours].item()), float(logits[theirs].item())
     sys.stderr.write(f"near tie: logits {a} and {b}\n")
     return abs(a - b) < ROUNDING
