@@ -10,14 +10,29 @@ from .paths import full_path
 
 def nobody(url: str) -> DflashError:
     """No process listens, or it lets nobody more in."""
-    if url.startswith("ipc:") and full_path(Path(url.removeprefix("ipc://"))).exists():
-        sentence = f"the daemon at {url} has no room for another connection: close some"
-        return DflashError(ErrorCode.overloaded, sentence, retryable=True, retry_after_s=1.0)
+    if url.startswith("ipc:"):
+        try:
+            _ = full_path(Path(url.removeprefix("ipc://"))).stat()
+        except PermissionError:
+            return foreign(url)
+        except OSError:
+            pass
+        else:
+            sentence = f"the daemon at {url} has no room for another connection: close some"
+            return DflashError(ErrorCode.overloaded, sentence, retryable=True, retry_after_s=1.0)
     return DflashError(
         ErrorCode.not_found,
         f"no daemon listens at {url}"
         + (": start one with 'dflashd serve'" if url.startswith("ipc:") else ""),
         retryable=True,
+    )
+
+
+def foreign(url: str) -> DflashError:
+    """We may not even look."""
+    return DflashError(
+        ErrorCode.unauthorised,
+        f"{url} is in a directory that only another user may enter",
     )
 
 

@@ -18,7 +18,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from .rich_tables import renderable
+from .rich_tables import Fitting
 from .screen import shown
 from .top_frame import Frame, parts
 
@@ -45,7 +45,7 @@ def live(
 def picture(frame: Frame) -> RenderableType:
     """One frame as the terminal shows it; what is below its last line is cut off."""
     shapes: list[RenderableType] = [
-        Text(shown(part), end="", no_wrap=True) if isinstance(part, str) else renderable(part)
+        Text(shown(part), end="", no_wrap=True) if isinstance(part, str) else Fitting(part)
         for part in parts(frame)
     ]
     return Group(*shapes, Text("\nq leaves", style="dim"))

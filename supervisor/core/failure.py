@@ -50,6 +50,10 @@ def exited(s: State, worker: Worker, event: WorkerExited, now: float) -> None:
     ended(s, worker, now, reason)
 
 
+ROUTINE = (" INFO ", " request=")
+"""In a line of a worker's log: nothing was wrong, or with one request only: its client's matter."""
+
+
 def last_words(log_tail: str) -> str:
     """What a log ends with, if it tells of trouble: routine lines explain nothing.
 
@@ -59,7 +63,7 @@ def last_words(log_tail: str) -> str:
     for place, line in reversed(list(enumerate(lines))):
         if line.startswith(CRASHES):
             return f"{line}{top_frame(lines[place + 1 :])}"[-500:]
-    return "" if not lines or " INFO " in lines[-1] else lines[-1][-500:]
+    return "" if not lines or any(mark in lines[-1] for mark in ROUTINE) else lines[-1][-500:]
 
 
 def top_frame(lines: Sequence[str]) -> str:

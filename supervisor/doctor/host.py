@@ -110,7 +110,7 @@ def daemon(folder: Path) -> Iterator[Finding]:
     yield Finding(
         name="daemon",
         says=f"dflashd {snapshot.version} serves, pid {snapshot.pid}, "
-        f"{len(snapshot.models)} models configured",
+        f"{len(snapshot.models)} model{'s' * (len(snapshot.models) != 1)} configured",
         level="note" if other else "ok",
         advice=f"this is dflashd {own}: restart the daemon to have it too" if other else "",
         figures={"pid": snapshot.pid},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from errno import EADDRINUSE
 from pathlib import Path
 
 import uvicorn
@@ -45,7 +46,8 @@ def bound(http: HttpSection) -> socket.socket:
         listener.bind((http.host, http.port))
     except OSError as error:
         listener.close()
-        raise OSError(f"{http.url} cannot be bound: {error.strerror}") from error
+        advice = ": another program has this port, choose another" * (error.errno == EADDRINUSE)
+        raise OSError(f"{http.url} cannot be bound: {error.strerror}{advice}") from error
     return listener
 
 

@@ -69,7 +69,9 @@ class Companion:
         except OSError as error:
             self._failed(f"it cannot be started: {error}")
             return
-        self._state, self._reason = "running", ""
+        if self._state != "backoff":
+            self._reason = ""
+        self._state = "running"
         log.info(line("service_started", service=self._name, pid=self._pid, address=self._address))
 
     def look(self) -> None:
@@ -117,8 +119,15 @@ class Companion:
             address=self._address,
             restarts=max(0, self._epoch - 1),
             retry_in_s=retry_in_s,
-            reason=self._reason,
+            reason=self._told(),
         )
+
+    def _told(self) -> str:
+        """Why it is as it is; of one that runs, why it had to be started again a short time ago."""
+        if self._state != "running" or not self._reason:
+            return self._reason
+        is_stable = time.monotonic() - self._started_at >= self._limits.stable_s
+        return "" if is_stable else f"started again a short time ago, since {self._reason}"
 
     def _wait(self, reason: str) -> None:
         if (self._state, self._reason) != ("waiting", reason):

@@ -221,6 +221,7 @@ def test_a_crash_of_the_gateway_touches_no_request(make_gateway: Callable[..., G
     wait_for("it is back", lambda: gateway.service().pid not in (None, first.pid) and True)
     wait_for("it serves", gateway.listens)
     assert gateway.service().restarts == 1
+    assert "since it ended with exit status -9" in gateway.service().reason
     assert gateway.post(CHAT, ASK)[0] == 200
 
 
@@ -235,7 +236,7 @@ def test_the_gateway_gives_up_on_a_port_that_is_taken() -> None:
 
             def given_up() -> bool:
                 (service,) = daemon.status().services
-                return service.state == "fatal" and "cannot be bound" in service.reason
+                return service.state == "fatal" and "choose another" in service.reason
 
             wait_for("it gives up", given_up)
             with daemon.client() as client:

@@ -45,6 +45,7 @@ def test_a_native_crash_is_told_by_what_and_where(program: str, said: str) -> No
     [
         ("", ""),
         ("12:00 INFO worker_ready\n", ""),
+        ("12:00 WARNING request_failed reason=long request=7f model=a\n", ""),
         ("12:00 INFO worker_ready\nValueError: no\n", "ValueError: no"),
         ("Fatal Python error: Bus error", "Fatal Python error: Bus error"),
         (
@@ -58,5 +59,5 @@ def test_a_native_crash_is_told_by_what_and_where(program: str, said: str) -> No
     ],
 )
 def test_other_ends_are_told_by_the_last_line(log: str, said: str) -> None:
-    """Routine lines explain nothing; a dump that was cut off still says what it was."""
+    """Routine explains nothing, another's request even less; a dump cut off says what it was."""
     assert last_words(log) == said
