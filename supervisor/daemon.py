@@ -43,6 +43,7 @@ from .processes.lifeline import Lifeline
 from .processes.registry import ProcessRegistry
 from .processes.workers import Processes
 from .service.notify import ServiceNotifier
+from .sockets import Sockets
 from .switchboard import Switchboard
 from .tcp.listener import TcpListener
 from .watching.lookout import Lookout
@@ -179,8 +180,7 @@ class Daemon:
         requests, control, workers = doors
         return Switchboard(
             self._core(),
-            {"requests": requests, "control": control},
-            workers,
+            Sockets({"requests": requests, "control": control}, workers),
             processes,
             inspector=Inspector(
                 concurrency=self._config.daemon.active_requests_per_worker,

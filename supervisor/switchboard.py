@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import Literal, final
+from typing import final
 
 from msgspec import structs
 
@@ -16,7 +16,6 @@ from ..protocol.messages import (
     Failed,
     Header,
     Measured,
-    Register,
     ServiceStatus,
     Snapshot,
 )
@@ -52,12 +51,14 @@ from .core.events import (
 )
 from .core.facts import ModelFacts
 from .core.machine import Core
-from .doors.door import Delivery, Door
+from .doors.door import Door
 from .inspection.inspector import Inspector
 from .logs.log import line, log
 from .processes.workers import Processes
+from .sockets import ClientDoor, Sockets
 from .tcp.door import TcpDoor
 from .watching.lookout import Lookout
+from .worker_links import WorkerLinks, routing_id
 
 BATCH_MESSAGES = 64
 """Taken from one socket before the others have their turn."""
@@ -68,8 +69,6 @@ BATCH_BYTES = 4 * 2**20
 LAST_WORDS_MESSAGES = 100_000
 """Taken from the workers' socket before an exit is believed."""
 
-ClientDoor = Literal["requests", "control", "tcp"]
-
 
 @final
 class Switchboard:
@@ -78,8 +77,7 @@ class Switchboard:
     def __init__(
         self,
         core: Core,
-        client_doors: dict[ClientDoor, Door],
-        worker_door: Door,
+        sockets: Sockets,
         processes: Processes,
         *,
         inspector: Inspector,
@@ -92,8 +90,7 @@ class Switchboard:
         self._problems = problems
         self._services = services
         self._core = core
-        self._client_doors = client_doors
-        self._worker_door = worker_door
+        self._sockets = sockets
         self._on_stop = on_stop
         self._processes = processes
         self._configs = configs
@@ -102,21 +99,16 @@ class Switchboard:
         inspector.on_facts = self.model_inspected
         self._lookout = lookout
         lookout.send = self._send_to_client
-        self._links: dict[bytes, tuple[str, int]] = {}
+        self._links = WorkerLinks(processes)
         self._events: deque[Event] = deque()
         self._handling = False
         self._counters: Counter[str] = Counter()
         self._busy_cpu_s = 0.0
 
     @property
-    def doors(self) -> tuple[Door, ...]:
-        """All sockets."""
-        return (*self._client_doors.values(), self._worker_door)
-
-    @property
     def is_behind(self) -> bool:
         """Whether some peer has yet to take what it was sent."""
-        return any(door.is_behind for door in self.doors)
+        return self._sockets.are_behind
 
     @property
     def next_deadline(self) -> float:
@@ -126,10 +118,11 @@ class Switchboard:
     def turn(self) -> bool:
         """Take in what has arrived, act on it; True when there is more."""
         began_s = time.thread_time()
-        if self._worker_door.may_have_message:
-            for identity, frames in self._worker_door.receive(BATCH_MESSAGES):
+        workers = self._sockets.workers
+        if workers.may_have_message:
+            for identity, frames in workers.receive(BATCH_MESSAGES):
                 self._from_worker(identity, frames)
-        for name, door in self._client_doors.items():
+        for name, door in self._sockets.clients.items():
             if door.may_have_message:
                 taken_bytes = 0
                 for identity, frames in door.receive(BATCH_MESSAGES):
@@ -139,34 +132,30 @@ class Switchboard:
                         break
         more = self._watch()
         self._busy_cpu_s += time.thread_time() - began_s
-        return more or any(door.may_have_message for door in self.doors)
+        return more or self._sockets.may_have_message
 
     def flush(self) -> None:
         """Send what waits, and notice who is gone and what was logged."""
         self._lookout.look()
-        for name, door in self._client_doors.items():
-            if door.is_behind:
-                for identity in door.flush():
-                    self.give(ClientVanished(peer=Peer(name, identity)))
-        if self._worker_door.is_behind:
-            for identity in self._worker_door.flush():
+        for peer in self._sockets.flush_clients():
+            self.give(ClientVanished(peer=peer))
+        if self._sockets.workers.is_behind:
+            for identity in self._sockets.workers.flush():
                 self._unreachable(identity)
 
     def let_in(self, *, new_clients: bool) -> None:
         """Open or shut the clients' doors for connections that are not there yet."""
         log.warning(line("doors_opened" if new_clients else "doors_shut"))
         self._counters["doors_shut"] += not new_clients
-        for door in self._client_doors.values():
-            door.let_in(new_peers=new_clients)
+        self._sockets.let_in(new_clients=new_clients)
 
     def open_door(self, door: TcpDoor) -> None:
         """Clients may come through a door on tcp, too."""
-        self._client_doors["tcp"] = door
+        self._sockets.open_tcp(door)
 
     def close_door(self, door: TcpDoor) -> None:
         """They may not any more."""
-        if self._client_doors.get("tcp") is door:
-            del self._client_doors["tcp"]
+        self._sockets.close_tcp(door)
 
     def lose(self, door: TcpDoor, identities: list[bytes]) -> None:
         """Connections on tcp have ended."""
@@ -191,11 +180,9 @@ class Switchboard:
 
     def worker_exited(self, worker: str, epoch: int, status: int, log_tail: str) -> None:
         """A process is reaped; what it said before it ended counts."""
-        for identity, frames in self._worker_door.receive(LAST_WORDS_MESSAGES):
+        for identity, frames in self._sockets.workers.receive(LAST_WORDS_MESSAGES):
             self._from_worker(identity, frames)
-        identity = routing_id(worker, epoch)
-        self._links.pop(identity, None)
-        self._worker_door.forget(identity)
+        self._sockets.workers.forget(self._links.end(worker, epoch))
         self.give(WorkerExited(worker=worker, epoch=epoch, status=status, log_tail=log_tail))
 
     def model_inspected(self, model: str, facts: ModelFacts) -> None:
@@ -223,7 +210,7 @@ class Switchboard:
                 self.give(ClientSent(peer=peer, header=header, body=body, key=key))
 
     def _from_worker(self, identity: bytes, frames: list[bytes]) -> None:
-        door = self._worker_door
+        door = self._sockets.workers
         try:
             message = decode(frames, door.kinds)
         except Stranger:
@@ -235,26 +222,14 @@ class Switchboard:
             refused = Failed(id=error.request_id, code=error.code, message=error.message)
             door.send(identity, encode(refused))
             return
-        link = self._links.get(identity) or self._admit(identity, message.header)
+        link = self._links.get(identity) or self._links.admit(identity, message.header)
         if link is None:
             door.counters["unauthorised"] += 1
             refused = Failed(code=ErrorCode.unauthorised, message="this is no worker of ours")
             door.send(identity, encode(refused))
             return
-        worker, epoch = link
-        self.give(WorkerSent(worker=worker, epoch=epoch, header=message.header, body=message.body))
-
-    def _admit(self, identity: bytes, header: Header) -> tuple[str, int] | None:
-        """Link a routing id to the process we started, if it proves to be that."""
-        if not isinstance(header, Register):
-            return None
-        worker, epoch = header.worker, header.epoch
-        if identity != routing_id(worker, epoch):
-            return None
-        if not self._processes.is_known(worker, epoch, header.pid, header.secret):
-            return None
-        self._links[identity] = (worker, epoch)
-        return worker, epoch
+        header, body = message.header, message.body
+        self.give(WorkerSent(worker=link.worker, epoch=link.epoch, header=header, body=body))
 
     # --- out -------------------------------------------------------------------------------------
 
@@ -316,7 +291,7 @@ class Switchboard:
             )
             self._send_frames(effect.peer, encode(Snapshot(id=effect.id), body))
             return
-        doors = {door.name: door.counters for door in self.doors}
+        doors = {door.name: door.counters for door in self._sockets}
         errors = self._counters["internal_errors"]
         measured = self._lookout.measured(effect.metrics, doors, errors, self._busy_cpu_s)
         self._send_frames(effect.peer, encode(Measured(id=effect.id), measured))
@@ -332,26 +307,19 @@ class Switchboard:
         self._send_frames(peer, encode(header, body))
 
     def _send_frames(self, peer: Peer, frames: list[bytes]) -> None:
-        door = self._client_doors.get(peer.door)  # on tcp it may have been closed
-        delivery = Delivery.peer_gone if door is None else door.send(peer.identity, frames)
-        match delivery:
-            case Delivery.on_its_way:
-                pass
-            case Delivery.peer_gone:
-                self._events.append(ClientVanished(peer=peer))
-            case Delivery.peer_slow | Delivery.dropped:
-                self._events.append(ClientOverflowed(peer=peer))
+        shown = self._sockets.send_to_client(peer, frames)
+        if shown is not None:
+            self._events.append(shown)
 
     def _send_to_worker(self, effect: SendToWorker) -> None:
         identity = routing_id(effect.worker, effect.epoch)
-        delivery = self._worker_door.send(identity, encode(effect.header, effect.body))
-        if delivery in (Delivery.peer_gone, Delivery.dropped):
+        if not self._sockets.send_to_worker(identity, encode(effect.header, effect.body)):
             self._unreachable(identity)
 
     def _unreachable(self, identity: bytes) -> None:
         link = self._links.get(identity)
         if link is not None:
-            self.give(WorkerUnreachable(worker=link[0], epoch=link[1]))
+            self.give(WorkerUnreachable(worker=link.worker, epoch=link.epoch))
 
     def _spawn(self, effect: SpawnProcess) -> None:
         worker, epoch = effect.worker, effect.epoch
@@ -375,19 +343,9 @@ class Switchboard:
             self._events.append(event)
 
     def _own_counters(self) -> dict[str, float]:
-        doors = {
-            f"{door.name}_{key}": value
-            for door in self.doors
-            for key, value in door.counters.items()
-        }
         return {
             **self._counters,
-            **doors,
+            **self._sockets.counters(),
             **self._lookout.counters(),
             "busy_cpu_s": self._busy_cpu_s,
         }
-
-
-def routing_id(worker: str, epoch: int) -> bytes:
-    """The name of one worker incarnation on the workers' socket."""
-    return f"{worker}-{epoch}".encode()

@@ -6,7 +6,8 @@ from typing import Literal
 
 from .facts import ModelFacts
 from .holdings import Holdings, Resident, Slot, corrected, sizes
-from .records import OUTSIDE, WITHOUT_PROCESS, Model, Residency, Worker
+from .life import OUTSIDE, WITHOUT_PROCESS, Residency
+from .records import Model, Worker
 from .state import State
 
 

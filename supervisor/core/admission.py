@@ -12,8 +12,9 @@ from msgspec import structs
 
 from ...protocol.errors import ErrorCode
 from . import accounts, announcing, eviction, inspecting, load_failure, placement, residency
+from .life import ALIVE, COMING, Residency, WorkerState
 from .memory import Admit, Evict, Never, Wait, decide
-from .records import ALIVE, COMING, Model, Residency, WorkerState
+from .records import Model
 from .state import State
 
 ABLE = ALIVE | COMING | {WorkerState.stopped}

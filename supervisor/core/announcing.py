@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...protocol.messages import Accepted
-from .records import SENTENCE_CHARACTERS, Model, Request, Residency, WorkerState
+from .life import Residency, WorkerState
+from .records import SENTENCE_CHARACTERS, Model, Request
 from .state import State
 
 

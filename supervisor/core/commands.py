@@ -20,16 +20,8 @@ from .effects import StartWatch
 from .events import Peer
 from .home import asked
 from .intake import unknown_model
-from .records import (
-    SENTENCE_CHARACTERS,
-    SERVED,
-    Command,
-    Model,
-    Question,
-    Residency,
-    Worker,
-    WorkerState,
-)
+from .life import SERVED, Residency, WorkerState
+from .records import SENTENCE_CHARACTERS, Command, Model, Question, Worker
 from .state import State
 
 

@@ -10,17 +10,8 @@ from ...protocol.messages import Accepted, Assign
 from . import ending, placement, residency, retiring, starting, stopping
 from .announcing import announce
 from .intake import fatal_sentence
-from .records import (
-    ALIVE,
-    OUTSIDE,
-    SERVED,
-    Model,
-    Phase,
-    Request,
-    Residency,
-    Worker,
-    WorkerState,
-)
+from .life import ALIVE, OUTSIDE, SERVED, Phase, Residency, WorkerState
+from .records import Model, Request, Worker
 from .state import State
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import Cancel, Failed, Header
-from .records import SENTENCE_CHARACTERS, Command, Model, Phase, Request, Worker
+from .life import Phase
+from .records import SENTENCE_CHARACTERS, Command, Model, Request, Worker
 from .state import State
 
 

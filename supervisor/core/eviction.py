@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from math import inf
 
 from . import accounts, residency, retiring
+from .life import Residency
 from .memory import evictable, relief
-from .records import Model, Residency
+from .records import Model
 from .state import State
 
 

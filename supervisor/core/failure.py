@@ -10,7 +10,8 @@ from ..config.restarts import pause_s, recent
 from . import ending, vacancy
 from .effects import SignalProcess
 from .events import WorkerExited
-from .records import ALIVE, SENTENCE_CHARACTERS, Cause, Residency, Worker, WorkerState
+from .life import ALIVE, Cause, Residency, WorkerState
+from .records import SENTENCE_CHARACTERS, Worker
 from .state import State
 
 EXIT_CONFIGURATION = 78

@@ -6,7 +6,8 @@ from math import inf
 
 from ...protocol.messages import Ping, Pong
 from . import failure
-from .records import ALIVE, Cause, Phase, Worker
+from .life import ALIVE, Cause, Phase
+from .records import Worker
 from .state import State
 
 ROUND_SHARE = 0.25

@@ -5,7 +5,8 @@ from __future__ import annotations
 from .effects import InspectModel
 from .events import ModelInspected
 from .facts import ModelFacts
-from .records import Model, Residency
+from .life import Residency
+from .records import Model
 from .state import State
 
 

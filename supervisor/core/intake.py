@@ -8,7 +8,8 @@ from ...protocol.errors import ErrorCode
 from ...protocol.messages import WINDOW_CHUNKS, AddCredit, Cancel, Failed, Generate
 from . import ending, pace
 from .events import ClientErred, ClientOverflowed, ClientSent, ClientVanished, Peer
-from .records import SENTENCE_CHARACTERS, Model, Phase, Request, Residency, WorkerState
+from .life import Phase, Residency, WorkerState
+from .records import SENTENCE_CHARACTERS, Model, Request
 from .shares import Client, Room
 from .state import State
 

@@ -6,7 +6,8 @@ from ...protocol.errors import ErrorCode
 from ...protocol.messages import LoadFailed
 from ..config.restarts import pause_s, recent
 from . import ending, eviction, placement, vacancy
-from .records import Model, Residency, Worker, WorkerState
+from .life import Residency, WorkerState
+from .records import Model, Worker
 from .residency import spoken_of
 from .state import State
 

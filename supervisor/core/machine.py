@@ -75,8 +75,9 @@ from .events import (
     WorkerSent,
     WorkerUnreachable,
 )
+from .life import WITHOUT_PROCESS
 from .metrics_page import metrics_page
-from .records import WITHOUT_PROCESS, Worker
+from .records import Worker
 from .snapshot import Identity, snapshot
 from .state import State
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 from ...protocol.messages import MetricFamily, MetricSample, MetricsBody
 from . import accounts
+from .life import Phase, Residency, WorkerState
 from .metrics import BOUNDS_S, Histogram, ModelMetrics
-from .records import Phase, Residency, WorkerState
 from .snapshot import Identity, model_status
 from .state import State
 

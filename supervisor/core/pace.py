@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .records import SERVED, Model, Request
+from .life import SERVED
+from .records import Model, Request
 from .state import State
 
 WEIGHT = 0.2

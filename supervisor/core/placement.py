@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from . import vacancy
 from .home import Home, alone, configured
-from .records import OUTSIDE, SERVED, WITHOUT_PROCESS, Model, Residency, Worker
+from .life import OUTSIDE, SERVED, WITHOUT_PROCESS, Residency
+from .records import Model, Worker
 from .state import State
 
 

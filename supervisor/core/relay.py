@@ -7,7 +7,8 @@ from ...protocol.messages import CacheState, Chunk, Done, Failed
 from . import ending, pace
 from .effects import SendToClient
 from .events import WorkerSent
-from .records import Phase, Request, Worker
+from .life import Phase
+from .records import Request, Worker
 from .state import State
 
 

@@ -11,7 +11,8 @@ from .effects import AdoptConfig
 from .events import ConfigRead
 from .home import configured
 from .intake import removed_sentence
-from .records import OUTSIDE, SERVED, Model, Residency
+from .life import OUTSIDE, SERVED, Residency
+from .records import Model
 from .state import State
 
 CHANGED = "the model's configuration has changed"

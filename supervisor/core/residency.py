@@ -17,7 +17,8 @@ from ...protocol.messages import (
     Unloaded,
 )
 from . import ending, failure, pace, stopping, vacancy
-from .records import OUTSIDE, Cause, Model, Residency, Worker
+from .life import OUTSIDE, Cause, Residency
+from .records import Model, Worker
 from .state import State
 
 PROGRESS_TOLD_S = 0.1

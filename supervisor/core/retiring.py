@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...protocol.errors import ErrorCode
 from . import ending, residency, stopping
-from .records import SERVED, WITHOUT_PROCESS, Model, Residency, WorkerState
+from .life import SERVED, WITHOUT_PROCESS, Residency, WorkerState
+from .records import Model
 from .state import State
 
 RETIRED = "the model was retired by an operator"

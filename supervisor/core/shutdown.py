@@ -7,16 +7,8 @@ from collections import Counter
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import Accepted
 from . import ending, reading, retiring, stopping
-from .records import (
-    ALIVE,
-    SENTENCE_CHARACTERS,
-    SERVED,
-    WITHOUT_PROCESS,
-    Phase,
-    StopStep,
-    Worker,
-    WorkerState,
-)
+from .life import ALIVE, SERVED, WITHOUT_PROCESS, Phase, StopStep, WorkerState
+from .records import SENTENCE_CHARACTERS, Worker
 from .retiring import STOPPING
 from .state import State
 

@@ -6,7 +6,8 @@ from msgspec import Struct
 
 from ...protocol.messages import ModelStatus, SnapshotBody, WorkerStatus
 from . import accounts
-from .records import OUTSIDE, SENTENCE_CHARACTERS, Model, Phase, Residency, Worker, WorkerState
+from .life import OUTSIDE, Phase, Residency, WorkerState
+from .records import SENTENCE_CHARACTERS, Model, Worker
 from .state import State
 
 

@@ -6,7 +6,8 @@ from ...protocol.messages import Registered, Stop
 from . import failure, stopping
 from .effects import SpawnProcess
 from .events import ProcessStarted, ProcessStartFailed
-from .records import Cause, Worker, WorkerState
+from .life import Cause, WorkerState
+from .records import Worker
 from .state import State
 
 

@@ -14,17 +14,9 @@ from ..config.model_section import ModelSection
 from .effects import Effect, Note, SendToClient, SendToWorker
 from .events import Peer
 from .home import Home, configured, free_name
+from .life import Residency, WorkerState
 from .metrics import Metrics
-from .records import (
-    SENTENCE_CHARACTERS,
-    Command,
-    Model,
-    Reading,
-    Request,
-    Residency,
-    Worker,
-    WorkerState,
-)
+from .records import SENTENCE_CHARACTERS, Command, Model, Reading, Request, Worker
 from .shares import Shares
 
 ENTERED = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ...protocol.messages import Stop
 from . import vacancy
 from .effects import SignalProcess
-from .records import WITHOUT_PROCESS, StopStep, Worker, WorkerState
+from .life import WITHOUT_PROCESS, StopStep, WorkerState
+from .records import Worker
 from .state import State
 
 

@@ -19,7 +19,8 @@ from . import (
     retiring,
     stopping,
 )
-from .records import Cause, Model, Phase, Request, Residency, Worker, WorkerState
+from .life import Cause, Phase, Residency, WorkerState
+from .records import Model, Request, Worker
 from .state import State
 
 PAUSE_S = 2.0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .records import OUTSIDE, SERVED, Model, Residency, Worker
+from .life import OUTSIDE, SERVED, Residency
+from .records import Model, Worker
 from .state import State
 
 

@@ -91,8 +91,8 @@ def test_flood_of_large_prompts_is_refused_and_holds_bounded_memory(
             for one in flood:
                 while one.poll(0):
                     header = decode(one.recv_multipart(), ToClient).header
-                    assert isinstance(header, Accepted | Failed)
-                    answers[header.id or b""].append(header)
+                    if isinstance(header, Accepted | Failed):  # the first ones have chunks, too
+                        answers[header.id or b""].append(header)
             return all(answers.values())
 
         wait_for("all are answered", all_answered, 60)

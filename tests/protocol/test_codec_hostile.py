@@ -158,6 +158,13 @@ def test_foreign_signature_is_a_stranger(frame: bytes) -> None:
     assert isinstance(refusal([frame, *frames[1:]], FromClient), Stranger)
 
 
+@pytest.mark.parametrize("frame", [b"DFLASHD", b"DFLASHD\x01\x01", b"", b"DFLASHD\x01\x00"])
+def test_signature_of_another_length_is_a_stranger(frame: bytes) -> None:
+    """Only eight bytes are ours: what begins alike and ends otherwise is not another version."""
+    frames = encode(Cancel(id=ID))
+    assert isinstance(refusal([frame, *frames[1:]], FromClient), Stranger)
+
+
 @given(st.integers(0, 255).filter(lambda version: version != 1))
 def test_wrong_version_names_the_supported_one(version: int) -> None:
     """Another major version is 'unsupported' and the sentence names both versions."""
@@ -302,3 +309,17 @@ def test_refused_messages_say_nothing_of_the_stack() -> None:
 def test_chunk_of_unread_body_is_still_a_chunk() -> None:
     """The header alone decides: a relay never reads a body."""
     assert refusal(encode(Chunk(id=ID, seq=0, epoch=1), b"\xc1"), ToClient) is None
+
+
+def test_what_is_too_large_is_not_sent() -> None:
+    """A frame beyond its limit is refused where it is made; one of just the limit passes."""
+    with pytest.raises(DflashError, match="the header is 20") as caught:
+        encode(Failed(id=ID, code=ErrorCode.internal, message="x" * 20_000))
+    assert caught.value.code is ErrorCode.bad_request
+    largest = bytes(BODY_LIMIT_BYTES)
+    with pytest.raises(DflashError, match="the body is 33554433 bytes"):
+        encode(Hello(), largest + b"x")
+    assert encode(Hello(), largest)[2] is largest
+    refused = body_refusal(GenerateBody, largest)
+    assert refused is not None
+    assert "is not valid msgpack" in refused.message, "not for its size"

@@ -14,8 +14,9 @@ from dflashd.protocol.messages import Failed
 from dflashd.supervisor.core import accounts, dispatch, ending, eviction, failure, timers
 from dflashd.supervisor.core.holdings import Holdings, Resident
 from dflashd.supervisor.core.home import Home
+from dflashd.supervisor.core.life import Phase, Residency
 from dflashd.supervisor.core.machine import Core
-from dflashd.supervisor.core.records import Model, Phase, Request, Residency, Worker
+from dflashd.supervisor.core.records import Model, Request, Worker
 from dflashd.supervisor.core.shares import Room
 from dflashd.supervisor.core.state import State
 

@@ -11,7 +11,7 @@ from dflashd.supervisor.core.events import (
     WorkerSent,
     WorkerUnreachable,
 )
-from dflashd.supervisor.core.records import ALIVE, WorkerState
+from dflashd.supervisor.core.life import ALIVE, WorkerState
 
 from .setting import MODELS, loaded
 

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Literal
 from dflashd.protocol.messages import Loaded, Pong
 from dflashd.supervisor.core import accounts
 from dflashd.supervisor.core.events import Event, TimePassed, WorkerSent
-from dflashd.supervisor.core.records import (
+from dflashd.supervisor.core.life import (
     ALIVE,
     OUTSIDE,
     SERVED,
     WITHOUT_PROCESS,
-    Model,
     Phase,
     Residency,
-    Worker,
     WorkerState,
 )
+from dflashd.supervisor.core.records import Model, Worker
 
 from .setting import LIMITS, MODELS, POOL_BYTES
 

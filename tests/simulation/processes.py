@@ -40,7 +40,7 @@ from dflashd.supervisor.core.events import (
     WorkerSent,
 )
 from dflashd.supervisor.core.facts import PROCESS_BYTES
-from dflashd.supervisor.core.records import SERVED, Residency
+from dflashd.supervisor.core.life import SERVED, Residency
 
 from .setting import CACHE, MIB, POOL_BYTES, loaded, size_bytes
 

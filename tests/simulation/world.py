@@ -22,8 +22,8 @@ from dflashd.supervisor.core.effects import (
     StopServing,
 )
 from dflashd.supervisor.core.events import Event, ServingBegan, ShutdownAsked, TimePassed
+from dflashd.supervisor.core.life import Residency
 from dflashd.supervisor.core.machine import Core
-from dflashd.supervisor.core.records import Residency
 from dflashd.supervisor.core.snapshot import Identity
 from dflashd.supervisor.core.state import State
 

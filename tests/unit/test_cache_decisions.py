@@ -279,6 +279,7 @@ def test_unwanted_files_go_first_then_the_longest_unused() -> None:
 
     files = [file("new", 3), file("old", 1), file("gone", 9, wanted=False), file("mid", 2)]
     assert [f.path for f in files_to_remove(files, 40)] == []
+    assert [f.path for f in files_to_remove(files, 39)] == ["gone"]
     assert [f.path for f in files_to_remove(files, 30)] == ["gone"]
     assert [f.path for f in files_to_remove(files, 15)] == ["gone", "old", "mid"]
     assert len(files_to_remove(files, 0)) == 4

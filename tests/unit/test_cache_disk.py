@@ -211,6 +211,51 @@ def test_quota_of_a_model_removes_the_longest_unused(tmp_path: Path) -> None:
     assert small.writer.dropped["too_large"] == 1
 
 
+def test_looking_for_room_takes_nobody_s_place(tmp_path: Path) -> None:
+    """Whether a directory is written to is asked without keeping its lock."""
+    ours, idle = tmp_path / "a" / "f", tmp_path / "b" / "f"
+    for namespace in (ours, idle):
+        namespace.mkdir(parents=True)
+    (idle / WRITER_LOCK).touch()
+    quota = Quota(root=tmp_path, namespace=ours, model_bytes=9, root_bytes=9)
+    assert quota.make_room(1) == 0
+    lock = FileLock(idle / WRITER_LOCK)
+    assert lock.take()
+    lock.release()
+    lock.release()
+    assert not lock.held
+    assert lock.take(), "given back and taken again"
+
+
+def test_directory_that_another_process_writes_to_is_wanted(tmp_path: Path) -> None:
+    """Of two models that nobody configured, the one in use gives room last."""
+    ours, idle, used = (tmp_path / name / "f" for name in ("a", "b", "c"))
+    for namespace in (ours, idle, used):
+        namespace.mkdir(parents=True)
+        (namespace / f"s{SUFFIX}").write_bytes(b"12345")
+    lock = FileLock(used / WRITER_LOCK)
+    assert lock.take()
+    for namespace, moment in ((used, 1), (idle, 2), (ours, 3)):
+        os.utime(namespace / f"s{SUFFIX}", (moment, moment))
+    quota = Quota(root=tmp_path, namespace=ours, model_bytes=99, root_bytes=16)
+    assert quota.make_room(5) == 1
+    assert [n.parent.name for n in (ours, idle, used) if any(n.glob("s*"))] == ["a", "c"]
+    lock.release()
+
+
+def test_earlier_fingerprints_of_ones_own_model_go_first(tmp_path: Path) -> None:
+    """What no prompt can hit any more gives room before what still serves, however new it is."""
+    ours, earlier = tmp_path / "a" / "f", tmp_path / "a" / "before"
+    for namespace, moment in ((ours, 1), (earlier, 9)):
+        namespace.mkdir(parents=True)
+        (namespace / f"s{SUFFIX}").write_bytes(b"12345")
+        os.utime(namespace / f"s{SUFFIX}", (moment, moment))
+    quota = Quota(root=tmp_path, namespace=ours, model_bytes=11, root_bytes=99)
+    assert quota.make_room(5) == 1
+    assert list(ours.glob("s*"))
+    assert not list(earlier.glob("s*"))
+
+
 def test_models_that_are_gone_give_room_first(tmp_path: Path) -> None:
     """Under the root's quota, files of unconfigured models and of old weights go before others."""
     kept = store(tmp_path, "kept")

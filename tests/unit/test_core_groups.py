@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dflashd.protocol.errors import ErrorCode
-from dflashd.protocol.messages import Done, LoadFailed
+import msgspec
 
-from .core_bench import CoreBench
+from dflashd.protocol.errors import ErrorCode
+from dflashd.protocol.messages import Done, Loaded, LoadedBody, LoadFailed, Unload
+
+from .core_bench import GIB, CoreBench
 
 GROUP = {"group": "g"}
 
@@ -99,3 +101,51 @@ def test_model_that_is_not_unloaded_in_time_costs_its_worker() -> None:
     worker = bench.core.state.workers["g"]
     assert (worker.state, worker.cause) == ("lost", "unload_timeout")
     assert bench.killed() == ["g"]
+
+
+def test_shared_weights_pass_to_the_oldest_of_those_who_use_them() -> None:
+    """When the model that counted a target for all goes, one of the others counts it."""
+    names = ("a", "b", "c", "other")
+    bench = CoreBench(dict.fromkeys(names, 1), pool=99, sections=dict.fromkeys(names, GROUP))
+    bench.slow |= set(names)
+    models = bench.core.state.models
+
+    def load(name: str) -> None:
+        bench.spawn(name)
+        bench.pass_time(1)
+        report = LoadedBody(
+            digest="d",
+            engine="dflash",
+            block_tokens=8,
+            context_tokens=9,
+            memory_bytes=3 * GIB,
+            shared_bytes=0 if name == "a" else 2 * GIB,
+            target_digest="o" if name == "other" else "t",
+            device="cpu",
+            dtype="float32",
+        )
+        epoch = bench.core.state.workers["g"].epoch
+        bench.says("g", Loaded(epoch=epoch, model=name), msgspec.msgpack.encode(report))
+
+    for name in ("other", "a", "b", "c"):
+        load(name)
+    bench.retire("c")
+    bench.unloaded("g", "c")
+    assert [models[n].shared_bytes for n in names] == [0, 2 * GIB, 0, 2 * GIB]
+    load("c")
+    bench.retire("a")
+    bench.unloaded("g", "a")
+    assert [models[n].shared_bytes for n in names] == [0, 0, 2 * GIB, 2 * GIB]
+    assert models["a"].unloads == 1
+
+
+def test_next_in_line_goes_without_a_word_to_the_worker() -> None:
+    """A load that has not been ordered is given up at once, whatever else the worker loads."""
+    bench = CoreBench({"a": 1, "b": 1}, pool=4, sections={"a": GROUP, "b": GROUP})
+    bench.slow |= {"a", "b"}
+    bench.spawn("a")
+    bench.spawn("b")
+    assert (bench.state("a"), bench.state("b")) == ("loading", "loading")
+    assert bench.answer(bench.retire("b")) == Done(id=bench.newest_id)
+    assert (bench.state("a"), bench.state("b")) == ("loading", "absent")
+    assert bench.ordered(Unload) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from dflashd.protocol.errors import ErrorCode
 from dflashd.protocol.messages import (
     Accepted,
@@ -9,11 +11,14 @@ from dflashd.protocol.messages import (
     Done,
     Failed,
     Load,
+    Loaded,
+    LoadedBody,
     LoadFailed,
     Pin,
     Status,
     Unload,
 )
+from dflashd.supervisor.core import accounts
 from dflashd.supervisor.core.events import ClientSent, ModelInspected
 from dflashd.supervisor.core.facts import PROCESS_BYTES, ModelFacts
 
@@ -360,9 +365,22 @@ def test_worker_counts_at_least_what_its_loads_have_reported() -> None:
 def test_guess_ends_with_the_load() -> None:
     """What was counted as half the pool counts as what its worker reports, once it is there."""
     bench = CoreBench({"a": 1, "b": 2.5}, pool=4)
-    bench.slow.add("inspect a")
+    bench.slow |= {"inspect a", "a"}
     bench.spawn("a")
     bench.give(ModelInspected(model="a", facts=ModelFacts(unknown="not on the disk")))
+    report = LoadedBody(
+        digest="d",
+        engine="dflash",
+        block_tokens=8,
+        context_tokens=9,
+        memory_bytes=GIB,
+        shared_bytes=GIB // 4,
+        device="cpu",
+        dtype="float32",
+    )
+    bench.says("a", Loaded(epoch=1, model="a"), msgspec.msgpack.encode(report))
+    held = accounts.holdings(bench.core.state, bench.now)
+    assert held.reserved_bytes() == PROCESS_BYTES + GIB * 3 // 4
     bench.pass_time(3)
     bench.spawn("b")
     assert bench.resident() == {"a", "b"}

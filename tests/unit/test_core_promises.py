@@ -234,6 +234,20 @@ def test_backoff_grows_with_jitter_and_forgets_after_stable_time() -> None:
     assert bench.worker.deadline - bench.now == 0.5
 
 
+def test_each_incarnation_has_to_prove_itself_stable() -> None:
+    """Two short runs are not one long one: the time of the earlier does not count."""
+    bench = Bench(stable_s=30, pong_timeout_s=1000, failures_before_fatal=9, backoff_wait_s=9)
+    bench.ready()
+    for failures in (1, 2):
+        bench.pass_time(20)
+        bench.exit()
+        assert len(bench.worker.failures) == failures
+        bench.generate(bytes([failures]))
+        bench.pass_time(2)
+        bench.start()
+        bench.load()
+
+
 def test_far_restart_is_refused_with_the_time_left() -> None:
     """While a restart is far away, requests are told to come back, and when."""
     bench = Bench(backoff_first_s=20)

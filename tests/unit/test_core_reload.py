@@ -24,7 +24,14 @@ from dflashd.protocol.messages import (
 from dflashd.supervisor.config.configuration import Config, DaemonSection
 from dflashd.supervisor.config.differences import in_effect, plan
 from dflashd.supervisor.config.model_section import ModelSection
-from dflashd.supervisor.core.effects import AdoptConfig, Effect, Note, ReadConfig, StopServing
+from dflashd.supervisor.core.effects import (
+    AdoptConfig,
+    Effect,
+    Note,
+    ReadConfig,
+    SignalProcess,
+    StopServing,
+)
 from dflashd.supervisor.core.events import (
     ConfigRead,
     ConfigRefused,
@@ -264,3 +271,15 @@ def test_stop_leaves_a_process_that_no_kill_ends() -> None:
     effects = bench.pass_time(limits.kill_timeout_s + 0.5)
     assert StopServing() in effects
     assert "worker_left_behind" in [e.name for e in effects if isinstance(e, Note)]
+
+
+def test_lost_process_is_killed_as_often_before_it_is_left() -> None:
+    """Also of a worker that was killed before the stop, so many kills and no fewer are tried."""
+    bench = Owner(pong_timeout_s=5)
+    bench.ready()
+    bench.pass_time(5)
+    assert bench.worker.state == "lost"
+    bench.give(ShutdownAsked())
+    bench.pass_time(KILLS_BEFORE_LEAVING * bench.core.state.limits.kill_timeout_s)
+    until = bench.heard[: bench.heard.index(StopServing())]
+    assert sum(isinstance(e, SignalProcess) for e in until) == KILLS_BEFORE_LEAVING

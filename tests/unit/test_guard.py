@@ -7,6 +7,7 @@ import gc
 import importlib
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from random import Random
 from types import FrameType, SimpleNamespace
@@ -90,6 +91,34 @@ def test_another_backend_is_refused_whole() -> None:
     lease.check()
     lease.release()
     guard.claim("theirs", "b", [Other(), Attention()])
+
+
+def test_unrelated_classes_may_have_different_owners() -> None:
+    """Two backends work side by side as long as neither hooks what the other's rests on."""
+    guard = HookGuard()
+    ours = guard.claim("ours", "a", [Attention()])
+    theirs = guard.claim("theirs", "b", [Other()])
+    assert owners(guard) == {Attention: ("ours", ("a",)), Other: ("theirs", ("b",))}
+    ours.release()
+    theirs.release()
+
+
+def test_released_lease_holds_nothing() -> None:
+    """A lease that somebody keeps after its release keeps neither instances nor handlers alive."""
+
+    class Handler:
+        def __call__(self, original: Any, instance: Any, x: Any) -> Any:
+            return original(instance, x)
+
+    module, handler = Attention(), Handler()
+    kept = [weakref.ref(module), weakref.ref(handler)]
+    lease = HookGuard().claim("ours", "a", [module])
+    lease.patch(Attention, "__call__", handler)
+    lease.release()
+    del module, handler
+    gc.collect()
+    assert [reference() for reference in kept] == [None, None]
+    assert not lease.held
 
 
 def test_families_that_share_a_class_conflict() -> None:
@@ -197,6 +226,26 @@ def test_a_class_patch_serves_only_who_armed_it(cls: type[Attention]) -> None:
     two.release()
     assert module(1) == 2
     assert dict(vars(cls)) == before
+
+
+def test_call_that_cannot_be_ours_does_not_reach_the_handler() -> None:
+    """Keywords that the method does not name were meant for other code; named ones are ours."""
+    reached: list[dict[str, Any]] = []
+
+    def handler(original: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
+        reached.append(kwargs)
+        return original(instance, *args, **kwargs)
+
+    module: Any = Attention()
+    lease = HookGuard().claim("ours", "a", [module])
+    lease.patch(Attention, "__call__", handler)
+    with lease.armed():
+        with pytest.raises(TypeError):
+            module(1, elsewhere=True)
+        assert reached == []
+        assert module(x=1, mask=None, cache=None) == 2
+        assert reached == [{"x": 1, "mask": None, "cache": None}]
+    lease.release()
 
 
 def test_patches_need_a_claim() -> None:

@@ -75,7 +75,6 @@ def covers(new: Candidate, old: Candidate) -> bool:
     return (
         new.trimmable
         and (new.has_draft or not old.has_draft)
-        and len(old.tokens) <= len(new.tokens)
         and new.aligned_tokens >= old.aligned_tokens
         and common_prefix(new.tokens, old.tokens) == len(old.tokens)
     )

@@ -14,15 +14,13 @@ go on, at about half speed, with pauses as long as the load is silent.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...protocol.credit import SendWindow
-from ...protocol.errors import DflashError, ErrorCode
-from ...protocol.messages import ChunkBody, LoadBody
+from ...protocol.errors import DflashError
+from ...protocol.messages import LoadBody
 from ..engine.border import Engine, HeldModel
 from ..engine.failure import load_failure, request_failure
 from ..errors import Withdrawn
@@ -30,8 +28,8 @@ from ..log import line, log
 from .effects import Effects
 from .loading import Aside, Loading, Loads
 from .registry import Registry
-from .request import ActiveRequest, Assignment
-from .schedule import Schedule
+from .request import Assignment
+from .running import Running, log_failure
 
 SLOW_CONSUMER_S = 30.0
 """How long a request may wait for credit."""
@@ -72,13 +70,18 @@ class Loop:
         self._engine = engine
         self._effects = effects
         self._clock = clock
-        self._pid = pid
         self._intake = intake
         self._alive = alive
-        self._slow_consumer_s = slow_consumer_s
         self._registry = Registry(engine)
-        self._schedule = Schedule()
-        self._active: dict[bytes, ActiveRequest] = {}
+        self._running = Running(
+            engine,
+            effects,
+            clock=clock,
+            pid=pid,
+            alive=alive,
+            give_back=self._give_back,
+            slow_consumer_s=slow_consumer_s,
+        )
         self._loads = Loads(engine, self._tell_progress, aside)
         self._loading: Loading | None = None
         self._stopped = False
@@ -92,7 +95,7 @@ class Loop:
     @property
     def pulse(self) -> Pulse:
         """Health figures; may be read from any thread."""
-        return Pulse(steps=self._steps, active=len(self._active), memory_bytes=self._memory_bytes)
+        return Pulse(steps=self._steps, active=len(self._running), memory_bytes=self._memory_bytes)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -106,8 +109,7 @@ class Loop:
 
     def idle_s(self) -> float | None:
         """After a ``step`` that did nothing: when to step again. None: on the next command."""
-        due = [request.due_at_s(self._slow_consumer_s) for request in self._active.values()]
-        soonest_s = min(due, default=math.inf)
+        soonest_s = self._running.due_at_s
         return None if math.isinf(soonest_s) else max(0.0, soonest_s - self._clock())
 
     # --- commands ----------------------------------------------------------------------------
@@ -132,10 +134,10 @@ class Loop:
     def unload(self, name: str) -> None:
         """Fail the model's requests, forget it and give its memory back."""
         loading = self._withdraw(name, _unloaded(name))
-        self._fail_all(_unloaded(name), model=name)
+        self._running.fail_all(_unloaded(name), model=name)
         if self._registry.unload(name):
             log.info(line("model_unloaded", model=name))
-        self._registry.close_replaced(self._models_in_use())
+        self._registry.close_replaced(self._running.models)
         self._give_back()
         if loading is None:
             self._effects.unloaded(name)
@@ -145,7 +147,7 @@ class Loop:
     def assign(self, assignment: Assignment) -> None:
         """Run a request; it ends in exactly one ``done`` or ``failed``."""
         id = assignment.id
-        if id in self._active:
+        if id in self._running:
             # A Failed would end the request that is running under this id.
             log.warning(line("duplicate_request", request=id, model=assignment.model))
             return
@@ -157,28 +159,15 @@ class Loop:
         except DflashError as error:
             self._effects.failed(id, error)
             return
-        request = self._active[id] = ActiveRequest(
-            assignment=assignment,
-            model=model,
-            assigned_at_s=self._clock() - assignment.waited_s,
-            credit=SendWindow(assignment.credit),
-        )
-        self._schedule.join(request)
+        self._running.add(assignment, model)
 
     def add_credit(self, id: bytes, chunks: int) -> None:
         """The reader of a request took ``chunks``; nothing if the request has ended."""
-        request = self._active.get(id)
-        if request is None:
-            return
-        if not request.credit.open:
-            self._schedule.join(request)
-        request.gain_credit(chunks)
+        self._running.add_credit(id, chunks)
 
     def cancel(self, id: bytes) -> None:
         """End a request in ``failed(cancelled)``; nothing if it has ended."""
-        request = self._active.get(id)
-        if request is not None:
-            self._fail(request, DflashError(ErrorCode.cancelled, "the request was cancelled"))
+        self._running.cancel(id)
 
     def read_cache(self, id: bytes, model: str, *, clear: bool = False) -> None:
         """Tell the state of a model's prefix cache, after emptying it if ``clear``."""
@@ -189,7 +178,7 @@ class Loop:
             self._effects.cache_state(id, held.cache_state())
         except Exception as error:  # noqa: BLE001 - a command's border
             failure = request_failure(error, self._engine)
-            _log_failure("cache_command_failed", failure, error, {"model": model})
+            log_failure("cache_command_failed", failure, error, {"model": model})
             self._effects.failed(id, failure)
 
     def stop(self) -> None:
@@ -197,7 +186,7 @@ class Loop:
         if self._stopped:
             return
         self._stopped = True
-        self._fail_all(_STOPPING)
+        self._running.fail_all(_STOPPING)
         self.withdraw_all(_STOPPING)
         self._registry.clear()
         self._give_back()
@@ -209,7 +198,7 @@ class Loop:
         self._intake()
         if self._stopped:
             return False
-        self._end_overdue()
+        self._running.end_overdue()
         self._close_replaced()
         loading = self._loads.next()
         if loading is None:
@@ -218,71 +207,12 @@ class Loop:
         return True
 
     def _step_one(self) -> bool:
-        request = self._schedule.choose(self._active.values())
-        if request is None:
+        if not self._running.step():
             return False
-        self._alive()
-        started_s = self._clock()
-        self._advance(request)
         self._count()
-        now_s = self._clock()
-        self._schedule.charge(request, now_s - started_s)
-        if now_s - self._measured_at_s >= _MEMORY_PERIOD_S:
+        if self._clock() - self._measured_at_s >= _MEMORY_PERIOD_S:
             self._measure()
         return True
-
-    def _advance(self, request: ActiveRequest) -> None:
-        """Step one request; whatever the engine raises ends this one and no other."""
-        try:
-            generation = request.generation
-            if generation is None:
-                generation = request.generation = request.model.begin(request.assignment.body)
-            self._deliver(request, generation.step())
-            if not generation.finished:
-                return
-            result = request.result(generation, self._clock(), self._pid, self._engine.held_bytes())
-            self._effects.done(request.assignment.id, result)
-        except Exception as error:  # noqa: BLE001 - a request's border
-            failure = request_failure(error, self._engine)
-            _log_failure("request_failed", failure, error, _fields(request))
-        else:
-            self._release(request)
-            return
-        self._fail(request, failure)
-        if failure.code is ErrorCode.out_of_memory:
-            self._give_back()
-
-    def _deliver(self, request: ActiveRequest, output: ChunkBody | None) -> None:
-        if output is None or not _says_something(output):
-            return
-        self._effects.chunk(request.assignment.id, request.seq, output)
-        request.spend_credit(self._clock())
-
-    def _end_overdue(self) -> None:
-        now_s = self._clock()
-        for request in list(self._active.values()):
-            failure = request.overdue(now_s, self._slow_consumer_s)
-            if failure is not None:
-                self._fail(request, failure)
-
-    def _fail(self, request: ActiveRequest, failure: DflashError) -> None:
-        self._effects.failed(request.assignment.id, failure)
-        self._release(request)
-
-    def _fail_all(self, why: str, *, model: str | None = None) -> None:
-        """Fail the requests of one model or of all. On return nothing here refers to them."""
-        for request in list(self._active.values()):
-            if model in (None, request.assignment.model):
-                self._fail(request, Withdrawn(why))
-
-    def _release(self, request: ActiveRequest) -> None:
-        del self._active[request.assignment.id]
-        if request.generation is None:
-            return
-        try:
-            request.generation.close()
-        except Exception:  # noqa: BLE001 - a request's border
-            log.exception(line("close_failed", **_fields(request)))
 
     # --- loads -------------------------------------------------------------------------------
 
@@ -326,7 +256,7 @@ class Loop:
 
         name = loading.name
         if loading.failure is not None:
-            _log_failure("load_failed", loading.failure, loading.failure, {"model": name})
+            log_failure("load_failed", loading.failure, loading.failure, {"model": name})
             return loading.failure
         try:
             model = self._registry.load(
@@ -339,7 +269,7 @@ class Loop:
             )
         except Exception as error:  # noqa: BLE001 - a load's border
             failure = loading.errand.withdrawn() or load_failure(error, self._engine)
-            _log_failure("load_failed", failure, error, {"model": name})
+            log_failure("load_failed", failure, error, {"model": name})
             return failure
         log.info(line("model_loaded", model=name, engine=model.facts.engine))
         return model
@@ -355,11 +285,11 @@ class Loop:
         resumed_at_s = self._clock()
         self._intake()
         loading.errand.check()
-        self._end_overdue()
+        self._running.end_overdue()
         while self._clock() - resumed_at_s < load_s and self._step_one():
             self._intake()
             loading.errand.check()
-            self._end_overdue()
+            self._running.end_overdue()
         loading.resumed_at_s = self._clock()
 
     def _tell_progress(self, name: str, stage: str, done: int, total: int, unit: str) -> None:
@@ -378,11 +308,8 @@ class Loop:
 
         Between two steps: only then does no frame of ours refer to them.
         """
-        if self._registry.close_replaced(self._models_in_use()):
+        if self._registry.close_replaced(self._running.models):
             self._give_back()
-
-    def _models_in_use(self) -> list[HeldModel]:
-        return [request.model for request in self._active.values()]
 
     def _give_back(self) -> None:
         self._engine.reclaim()
@@ -393,22 +320,5 @@ class Loop:
         self._measured_at_s = self._clock()
 
 
-def _says_something(output: ChunkBody) -> bool:
-    return bool(output.tokens or output.text or output.reasoning or output.tool_calls)
-
-
 def _unloaded(name: str) -> str:
     return f"model {name} was unloaded"
-
-
-def _fields(request: ActiveRequest) -> dict[str, object]:
-    return {"request": request.assignment.id, "model": request.assignment.model}
-
-
-def _log_failure(
-    event: str, failure: DflashError, error: Exception, fields: dict[str, object]
-) -> None:
-    """An error somebody foresaw is one line; any other brings its traceback."""
-    foreseen = isinstance(error, DflashError)
-    text = line(event, code=failure.code, reason=failure.message, **fields)
-    log.log(logging.WARNING if foreseen else logging.ERROR, text, exc_info=not foreseen)
