@@ -16,6 +16,7 @@ import zmq
 from dflashd.protocol import Client, DflashError, ErrorCode
 from dflashd.protocol.codec import decode, encode
 from dflashd.protocol.messages import Generate, GenerateBody, Hello, ToClient, Welcome
+from dflashd.supervisor.config.limits import Limits
 from dflashd.supervisor.keys.client_keys import Role, revoke
 
 from .daemon_process import wait_for
@@ -100,6 +101,22 @@ def test_a_request_key_cannot_control(make_tcp: MakeTcp) -> None:
     for ask in (Client.status, Client.metrics, Client.shutdown, lambda c: c.spawn("a")):
         assert error_of(daemon.remote("app"), ask).code is ErrorCode.unauthorised
     assert daemon.status().state == "serving"
+
+
+def test_connections_with_one_key_have_one_share_of_the_queues(make_tcp: MakeTcp) -> None:
+    """Who connects more often has no more waiting; another key still finds a place."""
+    daemon = make_tcp({"a": {"load_s": 60.0}}, {"app": "request", "other": "request"})
+    most = Limits().queued_requests_per_model // 2
+    with daemon.remote("app") as one, daemon.remote("app") as two, daemon.remote("other") as third:
+        waiting = [one.generate("a", "x") for _ in range(most)]
+        wait_for("they wait", lambda: daemon.status().models[0].queued == most)
+        with pytest.raises(DflashError) as caught:
+            two.generate("a", "x").wait()
+        assert caught.value.code is ErrorCode.overloaded
+        waiting.append(third.generate("a", "x"))
+        wait_for("it waits, too", lambda: daemon.status().models[0].queued == most + 1)
+        for generation in waiting:
+            generation.cancel()
 
 
 def test_control_over_tcp_is_off_unless_said_so(make_tcp: MakeTcp) -> None:
