@@ -10,6 +10,9 @@ SUITABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_inf
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c '$(SUITABLE)' 2> /dev/null && { echo "$$p"; break; }; done)
 
+# Processes are started by the hundred: each would compile all of our code again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test lint bench soak
 .DELETE_ON_ERROR:
 
