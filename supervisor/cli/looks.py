@@ -88,14 +88,14 @@ def page(snapshot: SnapshotBody) -> Iterator[str | Table]:
 
 def ways_in(snapshot: SnapshotBody) -> Iterator[str | Table]:
     """What else serves clients, and what the daemon itself cannot do as it should."""
-    services = [(s, "" if s.state == "running" else s.reason) for s in snapshot.services]
-    if services:
+    if snapshot.services:
         yield "\n"
         yield Table(
             ("SERVICE", "STATE", "PID", "ADDRESS"),
-            [(s.name, retried(s), str(s.pid or "-"), s.address) for s, _ in services],
+            [(s.name, retried(s), str(s.pid or "-"), s.address) for s in snapshot.services],
         )
-        yield from (f"{s.name}: {reason.splitlines()[0]}\n" for s, reason in services if reason)
+        told = (service for service in snapshot.services if service.reason)
+        yield from (f"{s.name}: {s.reason.splitlines()[0]}\n" for s in told)
     yield from (f"problem: {sentence}\n" for sentence in snapshot.problems)
 
 
