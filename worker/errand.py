@@ -35,8 +35,8 @@ class Errand:
 
     def check(self) -> None:
         """Raise Withdrawn if it was called off."""
-        if self._why is not None:
-            raise Withdrawn(self._why)
+        if (withdrawn := self.withdrawn()) is not None:
+            raise withdrawn
 
     def call_off(self, why: str) -> None:
         """Nobody wants it any more: end at once what it waits for."""

@@ -65,6 +65,11 @@ class ServiceStatus(Report, frozen=True, kw_only=True):
     retry_in_s: Seconds | None = None
     reason: Sentence = ""
 
+    @property
+    def serves(self) -> bool:
+        """Whether clients get in by it."""
+        return self.state in ("running", "listening")
+
 
 class SnapshotBody(Report, frozen=True, kw_only=True):
     """The daemon's whole state, for people and tests."""

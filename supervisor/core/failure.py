@@ -7,15 +7,13 @@ from signal import Signals
 
 from ...protocol.errors import ErrorCode
 from ..config.restarts import pause_s, recent
+from ..exit_statuses import EXIT_CONFIGURATION
 from . import ending, vacancy
 from .effects import SignalProcess
 from .events import WorkerExited
 from .life import ALIVE, Cause, Residency, WorkerState
 from .records import SENTENCE_CHARACTERS, Worker
 from .state import State
-
-EXIT_CONFIGURATION = 78
-"""Exit status of a worker that must not be restarted (EX_CONFIG of sysexits.h)."""
 
 CRASHES = ("Fatal Python error: ", "Timeout (")
 """How faulthandler begins: a signal that ends the process, or a watchdog that was not re-armed."""

@@ -22,7 +22,6 @@ ENOUGH_FILES = 1024
 SMALL_POOL_BYTES = 2 * 10**9
 PATIENCE_S = 3.0
 FAILED = ("backoff", "fatal", "lost")
-SERVING = ("running", "listening")
 AGAIN = {
     "http": "once it is mended, dflashctl reload starts it again",
     "tcp": "once it is mended, start the daemon again",
@@ -122,7 +121,7 @@ def daemon(folder: Path) -> Iterator[Finding]:
 def failed_services(snapshot: SnapshotBody) -> Iterator[Finding]:
     """What does not let clients in, and what the daemon cannot do as it should."""
     for service in snapshot.services:
-        if service.state not in SERVING:
+        if not service.serves:
             yield Finding(
                 name="service",
                 says=f"{service.name} ({service.address}) is {service.state}: {service.reason}",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ...protocol.messages import ServiceStatus, SnapshotBody
 
 UP = frozenset({"ready", "busy"})
-SERVING = frozenset({"running", "listening"})
 
 
 def unready(snapshot: SnapshotBody) -> list[str]:
@@ -26,7 +25,7 @@ def unready(snapshot: SnapshotBody) -> list[str]:
 
 def degraded(snapshot: SnapshotBody) -> list[str]:
     """What is not as it should be though requests are served, a sentence each."""
-    limping = (s for s in snapshot.services if s.state not in {*SERVING, "fatal"})
+    limping = (s for s in snapshot.services if not s.serves and s.state != "fatal")
     return [*map(_told, limping), *snapshot.problems]
 
 
@@ -34,7 +33,7 @@ def troubles(snapshot: SnapshotBody) -> list[str]:
     """What a person who looks at the models would not see: ways in that are shut or in doubt, and
     what the daemon itself cannot do as it should.
     """
-    shut = (service for service in snapshot.services if service.state not in SERVING)
+    shut = (service for service in snapshot.services if not service.serves)
     return [*map(_told, shut), *snapshot.problems]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from dflashd.protocol.messages import LoadBody
 from dflashd.worker.decoding import draft as draft_module
 from dflashd.worker.engine.loader import load_model
 from dflashd.worker.engine.model import Model
+from dflashd.worker.errand import Progress
 
 from ..tiny import MASK_TOKEN_ID, Shape, make_draft, make_target
 from .block_run import plain_tokens
@@ -250,7 +251,7 @@ def test_unusable_frequent_tokens(pair: Pair, tokens: object) -> None:
     assert refusal(*pair).code == ErrorCode.load_failed
 
 
-def stopping(at: str) -> Callable[[str, int, int, str], None]:
+def stopping(at: str) -> Progress:
     def progress(stage: str, done: int, total: int, unit: str) -> None:
         if stage == at and done:
             raise DflashError(ErrorCode.shutting_down, "withdrawn")

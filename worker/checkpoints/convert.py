@@ -7,13 +7,14 @@ are the file's own. Whoever loads the folder decides about dequantising and cast
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
 from ...protocol.errors import DflashError, ErrorCode
+from ..errand import Progress
 from .convert_tokenizer import write_tokenizer
 
 GROUP_SIZE = 32
@@ -33,7 +34,7 @@ _BLOCK_NAMES = {
 _TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm"}
 
 
-def convert(gguf: Path, folder: Path, progress: Callable[[str, int, int, str], None]) -> None:
+def convert(gguf: Path, folder: Path, progress: Progress) -> None:
     """Write config, weights and tokenizer into ``folder``; raises DflashError(unsupported)."""
     arrays, metadata = _load(gguf)
     architecture = metadata.get("general.architecture")

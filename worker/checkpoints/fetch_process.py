@@ -16,6 +16,7 @@ import msgspec
 from ...protocol import lifeline
 from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.paths import cache_dir
+from ..errand import Progress
 from .embedded import TARGETS
 from .embedded_folder import embedded_folder
 from .hub import hub_folder
@@ -57,9 +58,7 @@ def main(parent: int, spec: str, kind: str) -> None:
     tell(_fetched(spec, kind, _reporter(tell)))
 
 
-def _fetched(
-    spec: str, kind: str, progress: Callable[[str, int, int, str], None]
-) -> Fetched | Unfetched:
+def _fetched(spec: str, kind: str, progress: Progress) -> Fetched | Unfetched:
     try:
         if kind == "target" and spec in TARGETS:
             return Fetched(folder=str(embedded_folder(TARGETS[spec], cache_dir(), progress)))
@@ -80,14 +79,15 @@ def _teller(fd: int) -> Callable[[Told], None]:
     return tell
 
 
-def _reporter(tell: Callable[[Told], None]) -> Callable[[str, int, int, str], None]:
-    last = ["", 0.0]
+def _reporter(tell: Callable[[Told], None]) -> Progress:
+    told_stage, told_at_s = "", 0.0
 
     def report(stage: str, done: int, total: int, unit: str) -> None:
+        nonlocal told_stage, told_at_s
         now_s = time.monotonic()
-        if stage == last[0] and done != total and now_s - float(last[1]) < PERIOD_S:
+        if stage == told_stage and done != total and now_s - told_at_s < PERIOD_S:
             return
-        last[:] = [stage, now_s]
+        told_stage, told_at_s = stage, now_s
         tell(Report(stage=stage, done=done, total=total, unit=unit))
 
     return report

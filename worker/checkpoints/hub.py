@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 from ...protocol.errors import DflashError, ErrorCode
+from ..errand import Progress
 
 PATTERNS = (
     "*.json",
@@ -21,9 +21,7 @@ PATTERNS = (
 """What a model needs; no Python files, because dflashd never runs a model's own code."""
 
 
-def hub_folder(
-    spec: str, progress: Callable[[str, int, int, str], None], *, refresh: bool = False
-) -> Path:
+def hub_folder(spec: str, progress: Progress, *, refresh: bool = False) -> Path:
     """The snapshot of ``owner/name`` or ``owner/name@revision``; raises DflashError.
 
     A complete local copy is used as it is, so that a restart needs no network and changes no
@@ -97,7 +95,7 @@ def _explained(spec: str, error: Exception) -> DflashError:
             return DflashError(ErrorCode.load_failed, f"{spec} could not be fetched: {first}")
 
 
-def _progress_bars(progress: Callable[[str, int, int, str], None]) -> type[Any]:
+def _progress_bars(progress: Progress) -> type[Any]:
     """A class the hub takes for its progress bars: it draws nothing and reports bytes."""
     from tqdm import tqdm
 

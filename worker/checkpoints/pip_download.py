@@ -9,10 +9,10 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from ...protocol.errors import DflashError, ErrorCode
+from ..errand import Progress
 
 _LOOK_EVERY_S = 0.2
 
@@ -32,7 +32,7 @@ def pip_download(
     requirement: str,
     folder: Path,
     size_bytes: int,
-    progress: Callable[[str, int, int, str], None],
+    progress: Progress,
 ) -> Path:
     """The one wheel of ``requirement``, in ``folder`` (empty before); raises DflashError."""
     if importlib.util.find_spec("pip") is None:
@@ -73,7 +73,7 @@ def _watch(
     child: subprocess.Popen[bytes],
     folder: Path,
     size_bytes: int,
-    progress: Callable[[str, int, int, str], None],
+    progress: Progress,
 ) -> int:
     """The child's exit status; meanwhile the largest file tells how far the download is."""
     told = -1

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ...protocol.messages import ChunkBody, GenerateBody
 from ..text.channels import open_channels
 from ..text.chat import encode
 from .generation import Statistics
-
-if TYPE_CHECKING:
-    from .model import Model
+from .model import Model
 
 
 class Count:

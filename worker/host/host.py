@@ -81,13 +81,13 @@ class Host:
     ) -> None:
         self.silence_s: float = checked("silence_s", silence_s, Patience)
         slow_s: float = checked("slow_consumer_s", slow_consumer_s, Patience)
-        checked_call("make_engine", make_engine or make_guest_engine)
+        make = make_engine or make_guest_engine
+        checked_call("make_engine", make)
         if make_engine is None:
             prepare_blas()  # here, so that the caller may import mlx in the next line
         self._pid = os.getpid()
         self._desk = Desk()
         end = self._end = ThreadEnd()
-        make = make_engine or make_guest_engine
 
         def start() -> Engine:
             end.mark()
