@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..protocol.errors import DflashError, ErrorCode
     from .host.answer import Answer
-    from .host.desk import LoadProgress
-    from .host.host import Host, HostStatistics, ModelStatistics
+    from .host.host import Host
+    from .host.pending_loads import LoadProgress
+    from .host.statistics import HostStatistics, ModelStatistics
 
 __all__ = [
     "Answer",
@@ -30,9 +31,9 @@ _HOMES = {
     "DflashError": "..protocol.errors",
     "ErrorCode": "..protocol.errors",
     "Host": ".host.host",
-    "HostStatistics": ".host.host",
-    "LoadProgress": ".host.desk",
-    "ModelStatistics": ".host.host",
+    "HostStatistics": ".host.statistics",
+    "LoadProgress": ".host.pending_loads",
+    "ModelStatistics": ".host.statistics",
 }
 
 

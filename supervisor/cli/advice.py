@@ -21,8 +21,6 @@ _BY_CODE = {
     ErrorCode.internal: "`dflashctl events` and `dflashctl logs {model}` show what led to it",
 }
 
-_NO_MODEL = "`dflashctl models` lists what is configured"
-_NO_FILES = "correct `target` or `draft` of [models.{model}] and reload, or put it there"
 _OTHER_KEY = "`dflashctl keys list` there shows each key's role; `--key FILE` chooses another one"
 _OTHER_USER = "`dflashctl` must run as the user who started the daemon"
 
@@ -30,13 +28,10 @@ _OTHER_USER = "`dflashctl` must run as the user who started the daemon"
 def advice_of(error: DflashError, options: argparse.Namespace) -> str:
     """One sentence, or nothing where the error says all there is to say."""
     model: str | None = getattr(options, "model", None)
-    match error.code:
-        case ErrorCode.not_found:
-            advice = _NO_MODEL if error.message.startswith("no model") else _NO_FILES
-        case ErrorCode.unauthorised:
-            advice = _OTHER_KEY if options.connect else _OTHER_USER
-        case code:
-            advice = _BY_CODE.get(code, "")
+    if error.code is ErrorCode.unauthorised:
+        advice = _OTHER_KEY if options.connect else _OTHER_USER
+    else:
+        advice = _BY_CODE.get(error.code, "")
     if "dflashctl" in error.message or ("{model}" in advice and not model):
         return ""
     return advice.format(model=model)

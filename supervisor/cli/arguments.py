@@ -1,11 +1,12 @@
-"""The arguments of ``dflashctl``; nothing here imports what a command needs to run."""
+"""The arguments of each command; nothing here imports what a command needs to run."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
+
+from .argument_values import lengths, positive, seconds
 
 
 class Commands(Protocol):
@@ -16,57 +17,6 @@ class Commands(Protocol):
     ) -> argparse.ArgumentParser:
         """Add one command."""
         ...
-
-
-class ShowVersion(argparse.Action):
-    """Looks the version up only when it is asked for: that alone takes as long as a status."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        """Print it and exit."""
-        from importlib.metadata import version
-
-        parser.exit(message=f"{version('dflashd')}\n")
-
-
-def parser(chosen: str | None = None) -> argparse.ArgumentParser:
-    """All commands, or those that ``chosen`` is made with; ``command`` of the result names one.
-
-    All take longer to make than the daemon takes to answer.
-    """
-    top = argparse.ArgumentParser(
-        prog="dflashctl", description="Speaks to a dflashd on this machine."
-    )
-    top.add_argument("--version", action=ShowVersion, nargs=0, help="show the version and exit")
-    top.add_argument(
-        "--runtime-dir",
-        type=Path,
-        metavar="DIR",
-        help="the daemon's runtime_dir (default: $DFLASHD_RUNTIME_DIR, else the user's own)",
-    )
-    top.add_argument(
-        "--connect", metavar="tcp://HOST:PORT", help="speak to the daemon at this address instead"
-    )
-    top.add_argument("--key", type=Path, metavar="FILE", help="the key file to do that with")
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add, names in FAMILIES.items():
-        if chosen is None or chosen in names:
-            add(commands)
-    return top
-
-
-def chosen_in(arguments: Sequence[str]) -> str | None:
-    """The command in a command line, None where it takes a parser to say."""
-    place = 0
-    while arguments[place : place + 1] and arguments[place] in VALUED:
-        place += 2
-    name = arguments[place] if place < len(arguments) else ""
-    return name if any(name in names for names in FAMILIES.values()) else None
 
 
 def add_json(command: argparse.ArgumentParser, words: str = "print one JSON object") -> None:
@@ -130,22 +80,6 @@ def add_looks(commands: Commands) -> None:
         "-n", "--frames", type=positive, metavar="N", help="leave after N (in a pipe: 1)"
     )
     add_json(top, "print one JSON object a look")
-
-
-def seconds(text: str) -> float:
-    """A time one can wait for."""
-    value = float(text)
-    if not 0.05 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"must be 0.05 to 3600 seconds, got {text}")
-    return value
-
-
-def positive(text: str) -> int:
-    """A count of at least one."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return value
 
 
 def add_watch(commands: Commands) -> None:
@@ -243,14 +177,6 @@ def add_bench(commands: Commands) -> None:
     add_json(bench)
 
 
-def lengths(text: str) -> list[int]:
-    """Block lengths, as a list with commas."""
-    found = sorted({int(part) for part in text.split(",")})
-    if found[0] < 2 or found[-1] > 64:
-        raise argparse.ArgumentTypeError(f"must be 2 to 64, got {text}")
-    return found
-
-
 def add_service(commands: Commands) -> None:
     """Service install, uninstall, status, print."""
     service = commands.add_parser("service", help="run the daemon under systemd or launchd")
@@ -318,20 +244,3 @@ def add_machine(commands: Commands) -> None:
         "pull", help="fetch a model before it is needed", add_help=False, prefix_chars="\0"
     )
     pull.add_argument("rest", nargs=argparse.REMAINDER)
-
-
-VALUED = frozenset({"--runtime-dir", "--connect", "--key"})
-"""Options before the command that take the next word."""
-FAMILIES: dict[Callable[[Commands], None], tuple[str, ...]] = {
-    add_lifecycle: ("spawn", "retire", "pin", "unpin", "shutdown"),
-    add_config: ("reload", "config"),
-    add_looks: ("status", "models", "top"),
-    add_watch: ("events", "logs", "metrics"),
-    add_cache: ("cache",),
-    add_generate: ("generate", "chat"),
-    add_bench: ("bench",),
-    add_service: ("service",),
-    add_keys: ("keys",),
-    add_machine: ("init", "doctor", "completion", "pull"),
-}
-"""What adds which commands, in the order of the help."""

@@ -15,35 +15,9 @@ from ...protocol.errors import DflashError
 from ..errors import ConfigError
 from ..exit_statuses import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NO_DAEMON
 from .advice import advice_of, advice_without_daemon
-from .arguments import chosen_in, parser
 from .completion import ASKED_BY_A_SHELL, answer_the_shell
 from .exits import NoDaemon, sentence_of, status_of
-
-_HOMES = {
-    "spawn": "lifecycle",
-    "retire": "lifecycle",
-    "pin": "lifecycle",
-    "unpin": "lifecycle",
-    "shutdown": "lifecycle",
-    "reload": "config",
-    "config": "config",
-    "status": "looks",
-    "models": "looks",
-    "events": "watch",
-    "logs": "watch",
-    "metrics": "watch",
-    "top": "top",
-    "bench": "bench",
-    "cache": "cache",
-    "generate": "generate",
-    "chat": "chat",
-    "service": "service",
-    "keys": "keys",
-    "pull": "local",
-    "doctor": "doctor",
-    "init": "init",
-    "completion": "completion",
-}
+from .parser import HOMES, chosen_in, parser
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -85,7 +59,7 @@ def drop_output() -> int:
 
 def call(options: argparse.Namespace) -> int:
     """Call the function of the chosen command's name in its home module."""
-    home: ModuleType = import_module(f".{_HOMES[options.command]}", __package__)
+    home: ModuleType = import_module(f".{HOMES[options.command]}", __package__)
     function = getattr(home, options.command)
     status: int = function(options)
     return status

@@ -152,3 +152,17 @@ def test_fetch_whose_process_dies_says_so(hub: Hub, monkeypatch: pytest.MonkeyPa
     with pytest.raises(DflashError, match="ended without a word; see the log") as caught:
         fetch(REPOSITORY, "target", Errand(kill))
     assert caught.value.code is ErrorCode.load_failed
+
+
+def test_fetch_imports_nothing_of_the_working_directory(
+    hub: Hub, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file there that is called like a library of ours is not run."""
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (elsewhere / "msgspec.py").write_text("raise SystemExit('this is not ours')\n")
+    for name, value in hub.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(elsewhere)
+    hub.stall.go.set()
+    fetched = fetch(REPOSITORY, "target", Errand(lambda *_: None))
+    assert (fetched / "config.json").read_bytes() == (folder / "config.json").read_bytes()

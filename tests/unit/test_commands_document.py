@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from dflashd.protocol.finding import Finding
-from dflashd.supervisor.cli import run
 from dflashd.supervisor.cli.bench_figures import Figures, Verdict
+from dflashd.supervisor.cli.parser import HOMES
 from dflashd.supervisor.cli.top_frame import Frame, ModelFrame
 
 TEXT = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("command", run._HOMES)
+@pytest.mark.parametrize("command", HOMES)
 def test_every_command_is_described(command: str) -> None:
     """A command that is there is in the table."""
     assert f"| `{command}" in TEXT or f"`, `{command}" in TEXT

@@ -163,7 +163,12 @@ def test_a_full_disk_is_a_clear_error(
 
 
 def test_offline_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Without a network pip's failure becomes a sentence with the way around it."""
+    """Without a network pip's failure becomes a sentence with the way around it, also where a file
+    in the working directory is called like pip.
+    """
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (elsewhere / "pip.py").write_text("raise SystemExit('this is not pip')\n")
+    monkeypatch.chdir(elsewhere)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
     monkeypatch.setenv("PIP_RETRIES", "0")

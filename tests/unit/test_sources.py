@@ -105,7 +105,7 @@ def test_a_wrong_name_gets_a_sentence(spec: str, kind: Any, code: ErrorCode, sen
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path):
     """A folder without config.json is no model."""
-    with pytest.raises(DflashError, match=r"holds no config\.json"):
+    with pytest.raises(DflashError, match=r"is no model \(no config\.json\)"):
         resolve(str(tmp_path), quiet, "target")
 
 

@@ -39,7 +39,7 @@ def fetch(
         DflashError: what the child says; load_failed if it ends without a word or stands still.
         Withdrawn: the errand was called off; the child is gone.
     """
-    command = [sys.executable, "-m", fetch_process.__name__, str(os.getpid()), spec, kind]
+    command = [sys.executable, "-P", "-m", fetch_process.__name__, str(os.getpid()), spec, kind]
     try:
         # A group of its own: what the child starts ends with it.
         child = subprocess.Popen(

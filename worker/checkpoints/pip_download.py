@@ -46,7 +46,7 @@ def pip_download(
     temporary.mkdir()
     log = folder / "pip.log"
     options = ("--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check")
-    command = [sys.executable, "-c", _PIP, str(os.getpid()), "download", *options]
+    command = [sys.executable, "-P", "-c", _PIP, str(os.getpid()), "download", *options]
     command += ["--progress-bar=off", "--timeout=30", "--retries=2", "-d", str(folder)]
     with log.open("wb") as output:
         child = subprocess.Popen(

@@ -36,7 +36,7 @@ def resolve(
         return embedded_copy(TARGETS[spec], cache_dir()) or fetch(spec, kind, errand)
     # A bare "a/b" is always the hub's: what it means must not depend on where we were started.
     if spec.startswith(("/", "./", "../", "~")):
-        return _local(Path(spec).expanduser(), spec)
+        return _local(Path(spec).expanduser(), spec, kind)
     if spec.count("/") != 1:
         names = ", ".join(sorted(known))
         raise DflashError(
@@ -47,12 +47,13 @@ def resolve(
     return hub_copy(spec) or fetch(spec, kind, errand)
 
 
-def _local(path: Path, spec: str) -> Path:
+def _local(path: Path, spec: str, kind: Literal["target", "draft"]) -> Path:
+    what_to_do = f"correct the {kind}'s path, or put the model there"
     if not path.is_dir():
-        raise DflashError(ErrorCode.not_found, f"there is no folder {spec}")
+        raise DflashError(ErrorCode.not_found, f"there is no folder {spec}: {what_to_do}")
     if not (path / "config.json").is_file():
         raise DflashError(
-            ErrorCode.not_found, f"the folder {spec} holds no config.json: it is not a model"
+            ErrorCode.not_found, f"the folder {spec} is no model (no config.json): {what_to_do}"
         )
     return path.resolve()
 

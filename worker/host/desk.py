@@ -15,43 +15,12 @@ from ..engine.failure import detached
 from ..latch import Latch
 from .answer import Word
 from .mailbox import Mailbox
+from .pending_loads import LoadProgress, LoadTicket, PendingLoads
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadProgress:
-    """How far a load is: ``done`` of ``total`` ``unit`` in ``stage``."""
-
-    stage: str
-    done: int
-    total: int
-    unit: str
-
-
-LoadWord = LoadProgress | LoadedBody | DflashError
 Gone = DflashError | None
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class PendingLoad:
-    """A load that was asked for, by one thread or by several that want the same."""
-
-    body: LoadBody
-    waiters: list[Mailbox[LoadWord]]
-    is_abandoned: bool = False
-    """Nobody wants it any more. Who waits then wants the next load of the name."""
-    last: LoadedBody | DflashError | None = None
-    is_begun: bool = False
-    """Only the engine's thread writes it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadTicket:
-    """One thread's place among those who wait for a load."""
-
-    pending: PendingLoad
-    mailbox: Mailbox[LoadWord]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,7 +51,7 @@ class Desk:
         self._drains: list[Latch] = []
         self._answers: dict[bytes, tuple[str, Mailbox[Word]]] = {}
         self._questions: dict[bytes, Mailbox[CacheBody | DflashError]] = {}
-        self._loads: dict[str, PendingLoad] = {}
+        self.loads = PendingLoads()
         self._unloads: list[tuple[str, Mailbox[Gone]]] = []
         self._records: dict[str, HeldRecord] = {}
 
@@ -118,49 +87,12 @@ class Desk:
         """
         self._refuse_if_leaving(name)
         held = self._records.get(name)
-        if held is not None and held.body == body and name not in self._loads:
+        if held is not None and held.body == body and name not in self.loads:
             return held.facts
-        mailbox = Mailbox[LoadWord]()
-        new = PendingLoad(body=body, waiters=[mailbox])
-        pending = self._loads.setdefault(name, new)
-        ticket = LoadTicket(pending=pending, mailbox=mailbox)
-        if pending is not new:
-            self._join(ticket, name, body)
-        elif self._closed is not None:
-            self.load_failed(name, self._closed)
+        ticket = self.loads.join(name, body)
+        if self._closed is not None:
+            self.loads.end(name, self._closed)
         return ticket
-
-    def _join(self, ticket: LoadTicket, name: str, body: LoadBody) -> None:
-        pending = ticket.pending
-        if pending.body != body and not pending.is_abandoned:
-            raise DflashError(
-                ErrorCode.overloaded,
-                f"model {name} is being loaded with other settings: wait for that",
-                retryable=True,
-            )
-        pending.waiters.append(ticket.mailbox)
-        if pending.last is not None:  # it was said before we were there to hear it
-            ticket.mailbox.close(pending.last)
-
-    def begin_load(self, name: str, pending: PendingLoad) -> bool:
-        """On the engine's thread, for each who waits: whether the load is to begin now. Not only
-        whoever came first asks, for that thread may have been interrupted before it got there.
-        """
-        if pending.is_begun:
-            return False
-        pending.is_begun = True
-        if pending.is_abandoned:
-            self.load_failed(name, DflashError(ErrorCode.cancelled, "the load was given up"))
-        return not pending.is_abandoned
-
-    def leave_load(self, ticket: LoadTicket) -> bool:
-        """One waiter has gone; whether it was the last of a load that has not ended."""
-        pending = ticket.pending
-        pending.waiters.remove(ticket.mailbox)
-        if pending.waiters or pending.is_abandoned or pending.last is not None:
-            return False
-        pending.is_abandoned = True
-        return True
 
     def open_unload(self, name: str, mailbox: Mailbox[Gone]) -> None:
         """``name`` takes no more requests; call :meth:`drain`, then ask the engine."""
@@ -238,18 +170,16 @@ class Desk:
             record.failed += 1
 
     def progress(self, model: str, stage: str, done: int, total: int, unit: str) -> None:
-        pending = self._loads.get(model)
-        for mailbox in tuple(pending.waiters) if pending else ():
-            mailbox.put(LoadProgress(stage=stage, done=done, total=total, unit=unit))
+        self.loads.tell(model, LoadProgress(stage=stage, done=done, total=total, unit=unit))
 
     def loaded(self, model: str, facts: LoadedBody) -> None:
-        pending = self._loads.get(model)
-        if pending is not None:
-            self._records[model] = HeldRecord(body=pending.body, facts=facts)
-        self._end_load(model, facts)
+        body = self.loads.body(model)
+        if body is not None:
+            self._records[model] = HeldRecord(body=body, facts=facts)
+        self.loads.end(model, facts)
 
     def load_failed(self, model: str, error: DflashError) -> None:
-        self._end_load(model, error)
+        self.loads.end(model, error)
 
     def unloaded(self, model: str) -> None:
         self._records.pop(model, None)
@@ -271,8 +201,8 @@ class Desk:
         """End all that is open with ``error``, and refuse the rest with it."""
         self._closed = self._closed or error
         self._wake_drains()
-        for name in tuple(self._loads):
-            self._end_load(name, error)
+        for name in self.loads.names:
+            self.loads.end(name, error)
         for id in tuple(self._answers):
             self.give_up(id, error)
         for id in tuple(self._questions):
@@ -287,15 +217,7 @@ class Desk:
         running: defaultdict[str, int] = defaultdict(int)
         for model, _ in list(self._answers.values()):
             running[model] += 1
-        return see(dict(self._records), running, tuple(self._loads))
-
-    def _end_load(self, name: str, last: LoadedBody | DflashError) -> None:
-        pending = self._loads.pop(name, None)
-        if pending is None:
-            return
-        pending.last = last
-        for mailbox in tuple(pending.waiters):
-            mailbox.close(last)
+        return see(dict(self._records), running, self.loads.names)
 
     def _wake_drains(self) -> None:
         for latch in tuple(self._drains):

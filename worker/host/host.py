@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
 import math
 import os
 import secrets
-import sys
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, Unpack, final
+from typing import Self, Unpack, final
 
 from ...protocol.arguments import Patience, Seconds, checked, checked_call
 from ...protocol.ask import GenerateOptions, deadline_ms, generate_body, generate_frames
 from ...protocol.errors import DflashError, ErrorCode
-from ...protocol.messages import CacheBody, Generate, LoadBody, LoadedBody, Name
+from ...protocol.messages import CacheBody, Generate, LoadedBody, Name
 from ..engine.border import Engine
 from ..engine.failure import detached
 from ..engine.imports import make_guest_engine, prepare_blas
@@ -24,41 +22,14 @@ from ..loop.loop import SLOW_CONSUMER_S, Loop
 from ..loop.request import Assignment
 from ..loop.thread import EngineThread
 from ..loop.watchdog import HANG_S
+from . import engines
 from .answer import Answer
-from .desk import Desk, Gone, HeldRecord, LoadProgress, LoadTicket
+from .desk import Desk, Gone, HeldRecord
 from .mailbox import Mailbox
+from .pending_loads import LoadProgress, LoadTicket
 from .settings import LoadOptions, load_body
+from .statistics import HostStatistics, hooks, model_statistics
 from .thread_end import ThreadEnd
-
-if TYPE_CHECKING:
-    from ..hooks.guard import Ownership
-
-STOP_S = 30.0
-"""After a shutdown: how long the engine may finish the step it is in."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelStatistics:
-    """One loaded model of a host. Requests are counted since it was loaded as it is."""
-
-    name: str
-    settings: LoadBody
-    loaded: LoadedBody
-    active: int
-    completed: int
-    failed: int
-    generated_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostStatistics:
-    """A host at one moment. ``memory_bytes`` is the whole process's, ``hooks`` all its claims."""
-
-    memory_bytes: int
-    steps: int
-    models: tuple[ModelStatistics, ...]
-    loading: tuple[str, ...]
-    hooks: tuple[Ownership, ...]
 
 
 @final
@@ -100,11 +71,9 @@ class Host:
             hang_s=None,
             slow_consumer_s=slow_s,
         )
-        _forget_dropped()
-        self._engine.start()
-        _running[self._engine] = end
+        engines.start(self._engine, end)
         # A host that is dropped stops; whoever waits in it holds it.
-        weakref.finalize(self, _stop, self._engine).atexit = False
+        weakref.finalize(self, engines.stop, self._engine).atexit = False
 
     def load(
         self,
@@ -144,7 +113,7 @@ class Host:
         pending, desk = ticket.pending, self._desk
 
         def begin(loop: Loop, _: float) -> None:
-            if desk.begin_load(name, pending):
+            if desk.loads.begin(name, pending):
                 loop.load(name, pending.body, replace=True)
 
         try:
@@ -156,7 +125,7 @@ class Host:
                 if not pending.is_abandoned:
                     on_progress(word)
         finally:
-            if desk.leave_load(ticket):
+            if desk.loads.leave(ticket):
                 self._engine.do(begin)
                 self._engine.do(lambda loop, _: loop.withdraw(name, pending.body))
 
@@ -226,7 +195,7 @@ class Host:
 
     def statistics(self) -> HostStatistics:
         """What is loaded, what runs, what it takes; disturbs nothing."""
-        pulse, hooks = self._engine.pulse, _hooks()
+        pulse, owners = self._engine.pulse, hooks()
 
         def see(
             records: dict[str, HeldRecord], running: dict[str, int], loading: tuple[str, ...]
@@ -234,9 +203,12 @@ class Host:
             return HostStatistics(
                 memory_bytes=pulse.memory_bytes,
                 steps=pulse.steps,
-                models=tuple(_model(name, r, running[name]) for name, r in records.items()),
+                models=tuple(
+                    model_statistics(name, record, running[name])
+                    for name, record in records.items()
+                ),
                 loading=loading,
-                hooks=hooks,
+                hooks=owners,
             )
 
         return self._desk.look(see)
@@ -255,10 +227,11 @@ class Host:
         drain_s = checked("drain_s", drain_s, Seconds)
         self._desk.drain(drain_s)
         self._desk.close(DflashError(ErrorCode.shutting_down, "the host was shut down"))
-        _stop(self._engine)
-        if not _is_over(self._engine, self._end):
+        engines.stop(self._engine)
+        if not engines.is_over(self._engine, self._end):
             raise DflashError(
-                ErrorCode.deadline, f"the engine did not finish its step in {STOP_S:g} seconds"
+                ErrorCode.deadline,
+                f"the engine did not finish its step in {engines.STOP_S:g} seconds",
             )
 
     def __enter__(self) -> Self:
@@ -309,58 +282,3 @@ class Host:
                 desk.close(DflashError(ErrorCode.internal, why))
 
         return end
-
-
-def _model(name: str, record: HeldRecord, active: int) -> ModelStatistics:
-    return ModelStatistics(
-        name=name,
-        settings=record.body,
-        loaded=record.facts,
-        active=active,
-        completed=record.completed,
-        failed=record.failed,
-        generated_tokens=record.generated_tokens,
-    )
-
-
-def _hooks() -> tuple[Ownership, ...]:
-    if "mlx.core" not in sys.modules:  # which the guard imports: there is nothing to hook yet
-        return ()
-    from ..hooks.guard import GUARD
-
-    return GUARD.owners()
-
-
-def _stop(engine: EngineThread) -> None:
-    engine.do(lambda loop, _: loop.stop())
-
-
-def _forget_dropped() -> None:
-    """Let go of engines whose hosts were dropped, and which have ended since."""
-    for engine, end in list(_running.items()):
-        if engine.ended and end.wait(0):
-            _running.pop(engine, None)
-
-
-def _is_over(engine: EngineThread, end: ThreadEnd) -> bool:
-    """Wait until a stopped engine's thread is over; False if that takes too long."""
-    if not (engine.join(STOP_S) and end.wait(STOP_S)):
-        return False
-    _running.pop(engine, None)
-    return True
-
-
-_running: dict[EngineThread, ThreadEnd] = {}
-"""Engines whose end nobody has seen yet."""
-
-
-os.register_at_fork(after_in_child=_running.clear)
-
-
-@atexit.register
-def _stop_all() -> None:
-    """An interpreter that ends under a computing thread crashes: let it finish its step."""
-    for engine in list(_running):
-        _stop(engine)
-    for engine, end in list(_running.items()):
-        _is_over(engine, end)
