@@ -18,6 +18,7 @@ from dflashd.worker.cache.registry import CacheRegistry
 from dflashd.worker.decoding.sampling import Sampler
 from dflashd.worker.engine.generation import Generation
 from dflashd.worker.engine.mlx_engine import MlxEngine, MlxModel
+from dflashd.worker.errand import Errand
 
 from .workload import PAIR, SILENCE
 
@@ -159,7 +160,8 @@ class House:
 
     def _load(self, name: str) -> MlxModel:
         body = structs.replace(PAIR, draft=DRAFTS[name], cache=self._settings)
-        model = self._engine.load(name, body, SILENCE)
+        prepared = self._engine.prepare(name, body, Errand(SILENCE))
+        model = self._engine.load(name, body, SILENCE, prepared)
         assert isinstance(model, MlxModel)
         return model
 

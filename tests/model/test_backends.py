@@ -25,6 +25,7 @@ from ..tiny import Shape, make_draft, make_target
 from .block_run import body
 from .classes import changed, code_paths, everything
 from .families import HYBRIDS, make_member
+from .whole_load import load
 
 PROMPT = [77, 3, 21, 40, 5, 99, 12, 7, 30, 61]
 SHAPE = Shape(layers=2)
@@ -53,7 +54,7 @@ class Host:
     def load(self, name: str, target: str, backend: str, draft: str | None = None) -> HeldModel:
         given = str(self.folder / draft) if draft else None
         configured = LoadBody(target=str(self.folder / target), draft=given, backend=backend)
-        return self.engine.load(name, configured, lambda *_: None)
+        return load(self.engine, name, configured)
 
     def refused(self, *args: Any) -> DflashError:
         with pytest.raises(DflashError) as caught:
@@ -165,7 +166,7 @@ def test_a_load_that_fails_behind_its_patch(host: Host) -> None:
             raise Withdrawn("no longer wanted")
 
     with pytest.raises(Withdrawn):
-        host.engine.load("m", configured, progress)
+        load(host.engine, "m", configured, progress)
     assert patched == [True]
     assert not host.guard.owners()
     assert not changed(before, everything())
@@ -179,7 +180,7 @@ def test_unusable_backends(host: Host, folder: Path, tmp_path: Path) -> None:
     assert "warp_kernels" in error.message
     error = host.refused("m", "llama", "hollow")
     assert error.code == ErrorCode.load_failed
-    assert "has no method load" in error.message
+    assert "lacks the method prepare" in error.message
     with on_path(install(tmp_path / "site", "other-backends")):
         error = host.refused("m", "llama", "field-beta")
     assert error.code == ErrorCode.unsupported

@@ -16,6 +16,7 @@ from dflashd.worker.engine.generation import Generation
 from dflashd.worker.engine.mlx_engine import MlxEngine, MlxModel
 
 from ..tiny import make_draft, make_target
+from . import whole_load
 from .families import HYBRIDS, STOCK, make_member
 
 pytestmark = pytest.mark.slow
@@ -38,7 +39,7 @@ class Answer:
 
 
 def loaded(body: LoadBody) -> MlxModel:
-    model = MlxEngine().load("m", body, lambda *_: None)
+    model = whole_load.load(MlxEngine(), "m", body)
     assert isinstance(model, MlxModel)
     return model
 

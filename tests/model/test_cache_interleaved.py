@@ -15,6 +15,7 @@ from dflashd.worker.engine.mlx_engine import MlxEngine, MlxModel
 
 from ..tiny import make_draft, make_target
 from .families import HYBRIDS, make_member
+from .whole_load import load
 
 OFF = OpenCache(manager=None, cuttable=True)
 SHARED = tuple((11 * n) % 280 + 5 for n in range(80))
@@ -47,7 +48,7 @@ class House:
                 reuse="aligned",
             ),
         )  # fmt: skip
-        model = self.engine.load(name, body, lambda *_: None)
+        model = load(self.engine, name, body)
         assert isinstance(model, MlxModel)
         return model
 

@@ -25,6 +25,7 @@ from dflashd.worker.hooks.guard import GUARD
 from .block_run import body, finish, plain_tokens
 from .classes import changed, everything
 from .families import HYBRIDS, MEMBERS, Family, make_member, make_members_draft
+from .whole_load import load
 
 pytestmark = pytest.mark.slow
 
@@ -157,9 +158,9 @@ def test_a_cache_that_cannot_open_leaves_no_claim(
     with monkeypatch.context() as patch:
         patch.setattr(dflash_backend, "open_cache", fail)
         with pytest.raises(DflashError, match="disk full"):
-            engine.load("m", pair, lambda *_: None)
+            load(engine, "m", pair)
     assert not GUARD.owners()
-    held = engine.load("m", pair, lambda *_: None)
+    held = load(engine, "m", pair)
     assert GUARD.owners()
     held.close()
 

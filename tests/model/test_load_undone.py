@@ -26,7 +26,7 @@ from dflashd.worker.checkpoints import digest
 from dflashd.worker.engine import load_errors
 from dflashd.worker.engine.border import Generation as AnyGeneration
 from dflashd.worker.engine.mlx_engine import MlxEngine
-from dflashd.worker.errand import Progress
+from dflashd.worker.errand import Errand, Progress
 from dflashd.worker.errors import Withdrawn
 from dflashd.worker.hooks.guard import HookGuard, Ownership
 from dflashd.worker.loop.registry import Registry
@@ -80,8 +80,8 @@ class Site:
         self.guard = HookGuard()
         self.engine = MlxEngine(self.guard)
         self.registry = Registry(self.engine)
-        self.registry.load("sharing", self.pair("target", "mine"), lambda *_: None)
-        self.registry.load("other", self.pair("recurrent", "its draft"), lambda *_: None)
+        self.load("sharing", self.pair("target", "mine"))
+        self.load("other", self.pair("recurrent", "its draft"))
         self.truth = [self.finished(generation) for generation in self.begin()]
 
     def pair(self, target: str, draft: str | None) -> LoadBody:
@@ -115,10 +115,15 @@ class Site:
             classes=everything(),
         )
 
+    def load(self, name: str, pair: LoadBody, progress: Progress = lambda *_: None) -> None:
+        """A load whole, as a loop without a thread for preparations does it."""
+        prepared = self.engine.prepare(name, pair, Errand(progress))
+        self.registry.load(name, pair, progress, prepared=prepared)
+
     def killed(self, pair: LoadBody, progress: Progress = lambda *_: None) -> DflashError:
         """The load's error, without the traceback that refers to all it had loaded."""
         with pytest.raises(DflashError) as caught:
-            self.registry.load("m", pair, progress)
+            self.load("m", pair, progress)
         code, message = caught.value.code, caught.value.message
         del caught
         gc.collect()
@@ -126,7 +131,7 @@ class Site:
 
     def loaded(self, pair: LoadBody, progress: Progress = lambda *_: None) -> None:
         """A load that succeeds, and is taken back."""
-        self.registry.load("m", pair, progress)
+        self.load("m", pair, progress)
         self.registry.unload("m")
         gc.collect()
 

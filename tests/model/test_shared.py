@@ -28,6 +28,7 @@ from ..tiny import Shape, make_draft, make_target
 from .block_run import body, finish, plain_tokens
 from .families import HYBRIDS, make_member, make_members_draft
 from .held_memory import held_bytes
+from .whole_load import load
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +45,7 @@ class Host:
     def load(self, name: str, target: Path, draft: Path | None = None, **fields: Any) -> MlxModel:
         given: dict[str, Any] = {"cache": CacheSettings(enabled=False)} | fields
         configured = LoadBody(target=str(target), draft=str(draft) if draft else None, **given)
-        model = self.engine.load(name, configured, lambda *_: None)
+        model = load(self.engine, name, configured)
         assert isinstance(model, MlxModel)
         return model
 
@@ -302,7 +303,7 @@ def test_weights_that_change_during_the_load_are_refused(
             save_file(load_file(file), file, {"format": "mlx"})
 
     with pytest.raises(DflashError, match="changed while they were being loaded") as caught:
-        host.engine.load("m", LoadBody(target=str(copy)), progress)
+        load(host.engine, "m", LoadBody(target=str(copy)), progress)
     assert caught.value.code == ErrorCode.load_failed
     assert len(host.engine.shared) == 0
     del caught
@@ -325,7 +326,7 @@ def test_settings_that_change_during_the_load_are_refused(
 
     body = LoadBody(target=str(copy / "target"), draft=str(copy / "one"))
     with pytest.raises(DflashError, match="changed while they were being loaded") as caught:
-        host.engine.load("m", body, progress)
+        load(host.engine, "m", body, progress)
     assert caught.value.code == ErrorCode.load_failed
     assert len(host.engine.shared) == 0
     del caught

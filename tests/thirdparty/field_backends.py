@@ -15,12 +15,13 @@ import msgspec
 
 from dflashd.protocol.messages import CacheBody, ChunkBody, GenerateBody, LoadBody, LoadedBody
 from dflashd.worker.cache.registry import CacheRegistry
+from dflashd.worker.checkpoints.folders import Checkpoints
 from dflashd.worker.engine.border import Statistics
 from dflashd.worker.engine.counting import Count
 from dflashd.worker.engine.dflash_backend import DflashBackend, MlxModel
 from dflashd.worker.engine.generation import Generation
 from dflashd.worker.engine.shared import SharedParts
-from dflashd.worker.errand import Progress
+from dflashd.worker.errand import Errand, Progress
 from dflashd.worker.hooks.lease import Lease
 from dflashd.worker.hooks.model_guard import ModelGuard
 
@@ -83,10 +84,19 @@ class Patching:
         self._handler = handler
         self._plain = DflashBackend(CacheRegistry(), SharedParts())
 
+    def prepare(self, name: str, body: LoadBody, errand: Errand) -> Checkpoints:
+        return self._plain.prepare(name, msgspec.structs.replace(body, draft=None), errand)
+
     def load(
-        self, name: str, body: LoadBody, progress: Progress, guard: ModelGuard
+        self,
+        name: str,
+        body: LoadBody,
+        progress: Progress,
+        guard: ModelGuard,
+        prepared: Checkpoints,
     ) -> PatchedModel:
-        plain = self._plain.load(name, msgspec.structs.replace(body, draft=None), progress, guard)
+        body = msgspec.structs.replace(body, draft=None)
+        plain = self._plain.load(name, body, progress, guard, prepared)
         layers: Any = plain.model.target.layers
         attention = [layer.self_attn for layer in layers if "self_attn" in layer]
         lease = guard.claim(attention)

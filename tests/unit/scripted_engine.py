@@ -152,9 +152,9 @@ class ScriptedEngine:
         return f"{name} prepared"
 
     def load(
-        self, name: str, body: LoadBody, progress: Progress, prepared: object = None
+        self, name: str, body: LoadBody, progress: Progress, prepared: object
     ) -> ScriptedModel:
-        assert prepared in (None, f"{name} prepared")
+        assert prepared == f"{name} prepared"
         self.loads.get(name, lambda _: None)(progress)
         self.loaded.append((name, body))
         return ScriptedModel(self)

@@ -9,13 +9,14 @@ docs/architecture.md says what a backend promises.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
-from typing import Protocol, final, runtime_checkable
+from typing import Any, Protocol, TypeVar, final, runtime_checkable
 
 from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import LoadBody
-from ..errand import Progress
+from ..errand import Errand, Progress
 from ..hooks.model_guard import ModelGuard
 from .border import HeldModel
 
@@ -23,12 +24,27 @@ log = logging.getLogger(__name__)
 
 GROUP = "dflashd.backends"
 
+P = TypeVar("P")
+"""What a backend prepares for its loads."""
+
 
 @runtime_checkable
-class Backend(Protocol):
-    """Loads models of its kind. All calls come on the engine's thread."""
+class Backend(Protocol[P]):
+    """Loads models of its kind. All calls but ``prepare`` come on the engine's thread."""
 
-    def load(self, name: str, body: LoadBody, progress: Progress, guard: ModelGuard) -> HeldModel:
+    def prepare(self, name: str, body: LoadBody, errand: Errand) -> P:
+        """What of a load needs neither that thread nor memory, such as fetching and reading files;
+        what it returns goes to :meth:`load`.
+
+        Called on a thread of its own, beside everything else, for several models at once; may take
+        hours. ``errand(stage, done, total, unit)`` tells how far it is, and raises when nobody
+        wants the load any more.
+        """
+        ...
+
+    def load(
+        self, name: str, body: LoadBody, progress: Progress, guard: ModelGuard, prepared: P
+    ) -> HeldModel:
         """Load a model whole, or raise and keep nothing of it.
 
         - What will be hooked or patched is claimed through ``guard`` before anything is changed.
@@ -43,22 +59,26 @@ class Backend(Protocol):
 
 @final
 class Backends:
-    """The backends of one engine: its own, and installed ones, imported when first asked for."""
+    """The backends of one engine: its own, and installed ones, imported when first asked for; from
+    any thread.
+    """
 
-    def __init__(self, own: dict[str, Backend]) -> None:
+    def __init__(self, own: dict[str, Backend[Any]]) -> None:
         self._made = dict(own)
         self._own = frozenset(own)
+        self._making = threading.Lock()
 
-    def get(self, name: str) -> Backend:
+    def get(self, name: str) -> Backend[Any]:
         """The backend of that name.
 
         Raises:
             DflashError: unsupported if none, or more than one, is installed; load_failed if it
                 cannot be imported.
         """
-        backend = self._made.get(name)
-        if backend is None:
-            backend = self._made[name] = _made(_entry_point(name, self._own))
+        with self._making:
+            backend = self._made.get(name)
+            if backend is None:
+                backend = self._made[name] = _made(_entry_point(name, self._own))
         return backend
 
 
@@ -81,7 +101,7 @@ def _entry_point(name: str, own: Iterable[str]) -> EntryPoint:
     )
 
 
-def _made(entry: EntryPoint) -> Backend:
+def _made(entry: EntryPoint) -> Backend[Any]:
     try:
         backend = entry.load()()
     except Exception as error:
@@ -94,8 +114,8 @@ def _made(entry: EntryPoint) -> Backend:
     if not isinstance(backend, Backend):
         raise DflashError(
             ErrorCode.load_failed,
-            f"backend {entry.name} of {_origin(entry)} has no method load(name, body, progress, "
-            "guard)",
+            f"backend {entry.name} of {_origin(entry)} lacks the method prepare(name, body, "
+            "errand) or load(name, body, progress, guard, prepared)",
         )
     return backend
 

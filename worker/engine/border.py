@@ -103,11 +103,9 @@ class Engine(Protocol):
         """
         ...
 
-    def load(
-        self, name: str, body: LoadBody, progress: Progress, prepared: object = None
-    ) -> HeldModel:
+    def load(self, name: str, body: LoadBody, progress: Progress, prepared: object) -> HeldModel:
         """Load a model whole, or raise and keep nothing of it. ``prepared`` is what
-        :meth:`prepare` gave; None: do that here.
+        :meth:`prepare` gave.
         """
         ...
 

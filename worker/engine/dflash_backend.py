@@ -14,8 +14,8 @@ from ...protocol.messages import CacheBody, GenerateBody, LoadBody, LoadedBody
 from ..cache.manager import CacheStuck
 from ..cache.open import OpenCache, open_cache
 from ..cache.registry import CacheRegistry
-from ..checkpoints.folders import Checkpoints
-from ..errand import Progress
+from ..checkpoints.folders import Checkpoints, find
+from ..errand import Errand, Progress
 from ..hooks.model_guard import ModelGuard
 from .counting import Count
 from .generation import Generation
@@ -88,16 +88,20 @@ class DflashBackend:
         self._caches = caches
         self._shared = shared
 
+    def prepare(self, name: str, body: LoadBody, errand: Errand) -> Checkpoints:
+        """Fetch and read the files."""
+        return find(body, errand)
+
     def load(
         self,
         name: str,
         body: LoadBody,
         progress: Progress,
         guard: ModelGuard,
-        found: Checkpoints | None = None,
+        prepared: Checkpoints,
     ) -> MlxModel:
         """Load a model whole, or raise and keep nothing of it."""
-        model = load_model(name, body, progress, guard, self._shared, found=found)
+        model = load_model(name, body, progress, guard, self._shared, found=prepared)
         with ExitStack() as on_failure:
             on_failure.callback(model.close)
             layers = model.target.make_caches()

@@ -10,7 +10,6 @@ from typing import final
 from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import LoadBody, LoadedBody
 from ..cache.registry import CacheRegistry
-from ..checkpoints.folders import Checkpoints, find
 from ..errand import Errand, Progress
 from ..hooks.guard import GUARD, HookGuard
 from ..hooks.model_guard import ModelGuard
@@ -35,27 +34,19 @@ class MlxEngine:
         self.caches = CacheRegistry()
         self.shared = SharedParts()
         self._guard = guard
-        self._own = DflashBackend(self.caches, self.shared)
-        self._backends = Backends({BACKEND: self._own})
+        self._backends = Backends({BACKEND: DflashBackend(self.caches, self.shared)})
 
-    def prepare(self, name: str, body: LoadBody, errand: Errand) -> Checkpoints | None:
-        """Fetch and read the files; what those of other backends are, only they know."""
-        if body.backend != BACKEND:
-            return None
+    def prepare(self, name: str, body: LoadBody, errand: Errand) -> object:
+        """What the model's backend does beside the engine."""
         with typed_errors(name):
-            return find(body, errand)
+            return self._backends.get(body.backend).prepare(name, body, errand)
 
-    def load(
-        self, name: str, body: LoadBody, progress: Progress, prepared: object = None
-    ) -> HeldModel:
+    def load(self, name: str, body: LoadBody, progress: Progress, prepared: object) -> HeldModel:
         """Load a model whole, or raise and keep nothing of it."""
         backend = self._backends.get(body.backend)
         guard = ModelGuard(self._guard, body.backend, name)
         with typed_errors(name), guard.undone_on_failure():
-            if isinstance(prepared, Checkpoints):
-                model = self._own.load(name, body, progress, guard, prepared)
-            else:
-                model = backend.load(name, body, progress, guard)
+            model = backend.load(name, body, progress, guard, prepared)
             if not isinstance(model.facts, LoadedBody):  # pyright: ignore[reportUnnecessaryIsInstance] - other people's code
                 raise DflashError(
                     ErrorCode.load_failed, f"backend {body.backend} tells no facts of model {name}"

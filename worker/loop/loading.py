@@ -80,6 +80,8 @@ class Loads:
         for loading in self._waiting:
             if loading.ready and loading.name not in passed:
                 self._waiting.remove(loading)
+                if self._aside is None:
+                    self._prepare(loading)
                 return loading
             passed.add(loading.name)
         return None
@@ -93,7 +95,7 @@ class Loads:
         return withdrawn
 
     def _prepare(self, loading: Loading) -> None:
-        """On a thread of its own."""
+        """On a thread of its own, where there is one for that."""
         try:
             loading.prepared = self._engine.prepare(loading.name, loading.body, loading.errand)
         except Exception as error:  # noqa: BLE001 - this thread's border

@@ -39,7 +39,7 @@ class Registry:
         body: LoadBody,
         progress: Progress,
         *,
-        prepared: object = None,
+        prepared: object,
         check: Callable[[], None] = lambda: None,
         replace: bool = False,
     ) -> HeldModel:
