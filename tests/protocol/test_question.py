@@ -80,7 +80,6 @@ def test_silence_ends_in_time(short_dir: Path) -> None:
         assert caught.value.code is ErrorCode.worker_lost
 
 
-@pytest.mark.parametrize("greets", [False, True])
 def fill(path: Path, connections: ExitStack) -> None:
     """Connect until no other connection fits in."""
     while True:
@@ -105,6 +104,7 @@ def test_a_full_queue_is_not_nobody(short_dir: Path) -> None:
         assert caught.value.code is ErrorCode.worker_lost
 
 
+@pytest.mark.parametrize("greets", [False, True])
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
