@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import stat
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import final
@@ -18,6 +15,7 @@ from .config.differences import in_effect, plan
 from .config.file import load, parse
 from .core.effects import ReadConfig
 from .core.events import ConfigRead, ConfigRefused
+from .detached import detached
 from .errors import ConfigError
 from .file_watch import FileWatch
 from .logs.log import line, log
@@ -51,16 +49,14 @@ class ConfigSource:
 
     def read(self, question: ReadConfig, deliver: Callable[[Answer], None]) -> None:
         """Read the file, or the text that is given in its place; ``deliver`` gets the outcome."""
-        loop, current = asyncio.get_running_loop(), self.current
+        current = self.current
 
-        def work() -> None:
-            answer = self._answer(question, current)
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody asks any more
-                loop.call_soon_threadsafe(deliver, answer)
+        def work() -> Answer:
+            if not (question.dry_run or question.body):
+                self._watch.read_now()
+            return self._answer(question, current)
 
-        if not (question.dry_run or question.body):
-            self._watch.read_now()
-        threading.Thread(target=work, name="read-config", daemon=True).start()
+        detached("read-config", work, deliver)
 
     def _answer(self, question: ReadConfig, current: Config) -> Answer:
         try:

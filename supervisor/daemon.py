@@ -30,7 +30,6 @@ from .doors.local import LocalDoor
 from .doors.names import make_unguessable
 from .errors import DaemonError
 from .gateway.settings import GatewaySettings, written
-from .inspection.inspector import Inspector
 from .instance_lock import InstanceLock
 from .keys import http_keys
 from .keys.watched import WatchedKeys
@@ -182,10 +181,6 @@ class Daemon:
             self._core(),
             Sockets({"requests": requests, "control": control}, workers),
             processes,
-            inspector=Inspector(
-                concurrency=self._config.daemon.active_requests_per_worker,
-                pool_bytes=self._pool.budget_bytes,
-            ),
             configs=self._configs,
             lookout=self._lookout,
             on_stop=self._stopped.set,

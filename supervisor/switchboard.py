@@ -41,7 +41,6 @@ from .core.events import (
     ClientSent,
     ClientVanished,
     Event,
-    ModelInspected,
     Peer,
     ProcessStarted,
     ProcessStartFailed,
@@ -49,10 +48,9 @@ from .core.events import (
     WorkerSent,
     WorkerUnreachable,
 )
-from .core.facts import ModelFacts
 from .core.machine import Core
 from .doors.door import Door
-from .inspection.inspector import Inspector
+from .inspection import inspector
 from .logs.log import line, log
 from .processes.workers import Processes
 from .sockets import ClientDoor, Sockets
@@ -80,7 +78,6 @@ class Switchboard:
         sockets: Sockets,
         processes: Processes,
         *,
-        inspector: Inspector,
         configs: ConfigSource,
         lookout: Lookout,
         on_stop: Callable[[], None],
@@ -95,8 +92,6 @@ class Switchboard:
         self._processes = processes
         self._configs = configs
         processes.on_exit = self.worker_exited
-        self._inspector = inspector
-        inspector.on_facts = self.model_inspected
         self._lookout = lookout
         lookout.send = self._send_to_client
         self._links = WorkerLinks(processes)
@@ -185,10 +180,6 @@ class Switchboard:
         self._sockets.workers.forget(self._links.end(worker, epoch))
         self.give(WorkerExited(worker=worker, epoch=epoch, status=status, log_tail=log_tail))
 
-    def model_inspected(self, model: str, facts: ModelFacts) -> None:
-        """A model's files were looked at."""
-        self.give(ModelInspected(model=model, facts=facts))
-
     # --- in --------------------------------------------------------------------------------------
 
     def _from_client(
@@ -271,7 +262,7 @@ class Switchboard:
             case SpawnProcess() | SignalProcess():
                 self._command(effect)
             case InspectModel():
-                self._inspector.ask(effect.model, effect.body)
+                inspector.look(effect, self.give)
             case ReadConfig() | AdoptConfig():
                 self._configure(effect)
             case Note():

@@ -6,7 +6,7 @@ from ...protocol.errors import ErrorCode
 from ...protocol.messages import ModelChange, ReloadBody
 from ..config.differences import ModelPlan
 from ..config.model_section import ModelSection
-from . import ending, keeping, load_failure, placement, residency, retiring, vacancy
+from . import ending, inspecting, keeping, load_failure, placement, residency, retiring, vacancy
 from .effects import AdoptConfig
 from .events import ConfigRead
 from .home import configured
@@ -123,9 +123,7 @@ def replace(s: State, model: Model, section: ModelSection, now: float) -> None:
     model.pinned = section.pinned
     # What an operator retired or is retiring, or nobody has asked for, stays out.
     model.summoned = section.preload and model.state not in OUTSIDE and not model.retires
-    stays_put = s.worker_of(model).home == configured(model.name, section)
-    if model.state is Residency.loading and not model.ordered and stays_put:
-        return  # its load has yet to be ordered, and will be with the new settings
+    inspecting.forget(model)
     go(s, model, now)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 
 import msgspec
@@ -123,3 +124,18 @@ def test_what_cannot_be_read_a_second_time_is_said(tmp_path: Path, file: Path) -
 def reason(answer: Answer) -> str:
     assert isinstance(answer, ConfigRefused)
     return answer.reason
+
+
+def test_loop_asks_a_file_system_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that hangs holds the reading's own thread, from the first question on."""
+    source = ConfigSource(file)
+    threads: list[str] = []
+    stat = Path.stat
+
+    def watched(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        threads.append(threading.current_thread().name)
+        return stat(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", watched)
+    assert isinstance(read(source), ConfigRead)
+    assert set(threads) == {"read-config"}
