@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import merge
+from itertools import islice
 
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import Accepted, Assign
@@ -53,9 +54,11 @@ def serve(s: State, worker: Worker, now: float) -> None:
     assign(s, worker, now)
     for model in s.models_of(worker):
         if model.state is Residency.ready:
-            s.complete_commands(model.spawns)
-            if model.leaving is not None:
-                # Retired while it was loading, with requests that were promised their end.
+            if model.leaving is None:
+                s.complete_commands(model.spawns)
+            else:
+                # Retired while it was loading, with requests that were promised their end; who
+                # commanded a load since then gets the next one.
                 retiring.drain(s, model, now, s.limits.drain_timeout_s)
         elif model.state is Residency.draining and retiring.is_drained(s, model):
             residency.leave(s, model, now)
@@ -78,9 +81,8 @@ def rest(s: State, worker: Worker, now: float) -> None:
 
 def assign(s: State, worker: Worker, now: float) -> None:
     """Lease a worker's free places to those who have waited longest."""
-    for request in list(waiting(s, worker)):
-        if len(worker.active) >= s.limits.active_requests_per_worker:
-            return
+    free = max(0, s.limits.active_requests_per_worker - len(worker.active))
+    for request in list(islice(waiting(s, worker), free)):
         lease(s, worker, request, now)
 
 
