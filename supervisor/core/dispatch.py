@@ -10,9 +10,9 @@ from ...protocol.errors import ErrorCode
 from ...protocol.messages import Accepted, Assign
 from . import ending, placement, residency, retiring, starting, stopping
 from .announcing import announce
-from .intake import fatal_sentence
 from .life import ALIVE, OUTSIDE, SERVED, Phase, Residency, WorkerState
 from .records import Model, Request, Worker
+from .refusals import given_up
 from .state import State
 
 
@@ -145,6 +145,6 @@ def refuse_long_wait(s: State, model: Model, until: float | None, reason: str, n
 def refuse_all(s: State, model: Model, reason: str, now: float) -> None:
     """Nobody waits for what was given up."""
     if model.wanted:
-        sentence = fatal_sentence(model.name, reason)
+        sentence = given_up(model.name, reason)
         s.fail_commands(model.spawns, ErrorCode.load_failed, sentence)
         ending.fail_queued(s, model, now, ErrorCode.load_failed, sentence)

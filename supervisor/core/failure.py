@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from signal import Signals
-
 from ...protocol.errors import ErrorCode
 from ..config.restarts import pause_s, recent
 from ..exit_statuses import EXIT_CONFIGURATION
+from ..process_ends import described, last_words
 from . import ending, vacancy
 from .effects import SignalProcess
 from .events import WorkerExited
 from .life import ALIVE, Cause, Residency, WorkerState
 from .records import SENTENCE_CHARACTERS, Worker
 from .state import State
-
-CRASHES = ("Fatal Python error: ", "Timeout (")
-"""How faulthandler begins: a signal that ends the process, or a watchdog that was not re-armed."""
 
 
 def exited(s: State, worker: Worker, event: WorkerExited, now: float) -> None:
@@ -35,7 +30,7 @@ def exited(s: State, worker: Worker, event: WorkerExited, now: float) -> None:
     if worker.state is not WorkerState.lost:
         worker.cause = None if asked else cause_of(event.status)
     if asked:
-        gone(s, worker, now, f"the worker of this model {reason}")
+        gone(s, worker, now, "the worker of this model was stopped")
         s.enter(worker, WorkerState.stopped, None)
         return
     words = last_words(event.log_tail)
@@ -48,32 +43,6 @@ def exited(s: State, worker: Worker, event: WorkerExited, now: float) -> None:
     ended(s, worker, now, reason)
 
 
-ROUTINE = (" INFO ", " request=")
-"""In a line of a worker's log: nothing was wrong, or with one request only: its client's matter."""
-
-
-def last_words(log_tail: str) -> str:
-    """What a log ends with, if it tells of trouble: routine lines explain nothing.
-
-    Of a crash in native code that is what it was and where, not the last of many stacks' lines.
-    """
-    lines = log_tail.strip().splitlines()
-    for place, line in reversed(list(enumerate(lines))):
-        if line.startswith(CRASHES):
-            return f"{line}{top_frame(lines[place + 1 :])}"[-500:]
-    return "" if not lines or any(mark in lines[-1] for mark in ROUTINE) else lines[-1][-500:]
-
-
-def top_frame(lines: Sequence[str]) -> str:
-    """Where the thread was that crashed, by faulthandler: the current thread, else the first."""
-    heads = [place for place, line in enumerate(lines) if "most recent call first" in line]
-    current = [place for place in heads if lines[place].startswith("Current thread")]
-    for place in (*current, *heads)[:1]:
-        frame = "".join(lines[place + 1 : place + 2]).strip()
-        return f" at {frame}" if frame.startswith("File ") else ""
-    return ""
-
-
 def cause_of(status: int) -> Cause:
     """An exit status in a word."""
     if status == EXIT_CONFIGURATION:
@@ -81,20 +50,6 @@ def cause_of(status: int) -> Cause:
     if status < 0:
         return Cause.killed
     return Cause.exited if status else Cause.left
-
-
-def described(status: int) -> str:
-    """An exit status in words."""
-    if status == 0:
-        return "left without being asked"
-    if status == EXIT_CONFIGURATION:
-        return "found its configuration unusable (exit status 78)"
-    if status < 0:
-        try:
-            return f"was killed by {Signals(-status).name}"
-        except ValueError:
-            return f"was killed by signal {-status}"
-    return f"ended with exit status {status}"
 
 
 def lose(s: State, worker: Worker, now: float, cause: Cause, reason: str) -> None:

@@ -6,10 +6,10 @@ from ...protocol.errors import ErrorCode
 from . import ending, residency, stopping
 from .life import SERVED, WITHOUT_PROCESS, Residency, WorkerState
 from .records import Model
+from .refusals import STOPPING
 from .state import State
 
 RETIRED = "the model was retired by an operator"
-STOPPING = "the daemon is stopping"
 
 
 def retire(s: State, model: Model, now: float) -> None:

@@ -16,6 +16,7 @@ from ..config.limits import Limits
 from ..config.restarts import pause_s, recent
 from ..exit_statuses import EXIT_CONFIGURATION
 from ..logs.log import line, log
+from ..process_ends import described, last_words
 from .workers import Processes
 
 State = Literal["stopped", "waiting", "running", "backoff", "fatal"]
@@ -145,9 +146,9 @@ class Companion:
             return
         if time.monotonic() - self._started_at >= self._limits.stable_s:
             self._failures.clear()
-        words = log_tail.strip().splitlines()[-1:]
-        reason = f"it ended with exit status {status}" + "".join(f": {word}" for word in words)
-        self._failed(reason[:1000], final=status == EXIT_CONFIGURATION)
+        words = last_words(log_tail)
+        reason = f"it {described(status)}" + (f"; its last words: {words}" if words else "")
+        self._failed(reason, final=status == EXIT_CONFIGURATION)
 
     def _failed(self, reason: str, *, final: bool = False) -> None:
         now = time.monotonic()

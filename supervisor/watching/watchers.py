@@ -10,6 +10,7 @@ from ...protocol.credit import SendWindow
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import Accepted, Body, Done, Failed, Header
 from ..core.events import Peer
+from ..core.refusals import STOPPING
 from .feed import Feed
 
 STEPS_PER_TURN = 8
@@ -102,7 +103,7 @@ class Watchers:
         while self.turn(now):
             pass
         for watcher in list(self._watchers.values()):
-            self._fail(watcher, ErrorCode.shutting_down, "the daemon is stopping")
+            self._fail(watcher, ErrorCode.shutting_down, STOPPING)
 
     def _serve(self, watcher: Watcher, now: float) -> bool:
         for _ in range(STEPS_PER_TURN):
