@@ -7,13 +7,19 @@ import fcntl
 import os
 import secrets
 import stat
+import time
 from collections.abc import Generator
 from pathlib import Path
+from typing import IO
 
 from ..directories import make_private
 from ..errors import UnsafeFile
 
 LOCK_NAME = ".lock"
+LOCK_S = 10.0
+"""A change takes milliseconds; who takes longer hangs, or was suspended on a terminal."""
+
+LOCK_LOOK_S = 0.02
 
 
 def read_private(path: Path) -> bytes | None:
@@ -32,7 +38,10 @@ def read_private(path: Path) -> bytes | None:
             raise UnsafeFile(f"{path} belongs to another user; keys of others are not used")
         if stat.S_IMODE(status.st_mode) & 0o077:
             raise UnsafeFile(f"{path} is open to other users: renew its keys, or `chmod 600` it")
-        return file.read()
+        try:
+            return file.read()
+        except OSError as error:  # a disk that fails, a server that is gone
+            raise UnsafeFile(f"{path} cannot be read: {error.strerror}") from error
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -55,8 +64,31 @@ def write_private(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def changing(folder: Path) -> Generator[None]:
-    """One change of a folder's files at a time, whoever makes it."""
+    """One change of a folder's files at a time, whoever makes it. Raises UnsafeFile."""
     make_private(folder)
-    with (folder / LOCK_NAME).open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    path = folder / LOCK_NAME
+    try:
+        lock = path.open("ab")
+    except OSError as error:
+        raise UnsafeFile(f"{path} cannot be used: {error.strerror}") from error
+    with lock:
+        _take(lock, path)
         yield
+
+
+def _take(lock: IO[bytes], path: Path) -> None:
+    end_s = time.monotonic() + LOCK_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= end_s:
+                raise UnsafeFile(
+                    f"{path} has been locked for {LOCK_S:.0f} s: another process changes keys and "
+                    "does not end (`fuser` or `lsof` with this file shows which)"
+                ) from error
+            time.sleep(LOCK_LOOK_S)
+        except OSError as error:
+            raise UnsafeFile(f"{path} cannot be locked: {error.strerror}") from error
+        else:
+            return
