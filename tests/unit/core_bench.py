@@ -111,7 +111,7 @@ class CoreBench:
                 return self.unloaded(worker, model)
             case Stop() if f"stop {worker}" not in self.slow:
                 return self.exit(worker)
-            case Ping(n=n):
+            case Ping(n=n) if "pong" not in self.slow:
                 return self.pong(worker, n)
             case _:
                 return []
