@@ -36,7 +36,7 @@ class Lifeline:
         asyncio.get_running_loop().add_reader(_STDIN, self._read)
         self._held = True
 
-    def check(self) -> None:
+    def look(self) -> None:
         """See whether we have another parent by now; cheap, and to be called now and then."""
         if self._held and os.getppid() != self._parent_pid:
             self._end()

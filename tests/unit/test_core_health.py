@@ -48,8 +48,14 @@ def test_pings_of_a_hundred_workers_wake_the_loop_a_few_times_a_second() -> None
 
 def test_prompt_that_is_cancelled_may_still_take_its_time() -> None:
     """The engine is in its pass until that ends, whatever became of the request meanwhile."""
-    limits = {"prefill_stall_s": 50, "decode_stall_s": 10, "cancel_timeout_s": 5}
-    bench = CoreBench({"a": 1.0}, 4.0, pong_timeout_s=1000, **limits)
+    bench = CoreBench(
+        {"a": 1.0},
+        4.0,
+        pong_timeout_s=1000,
+        prefill_stall_s=50,
+        decode_stall_s=10,
+        cancel_timeout_s=5,
+    )
     running, prompt = bench.generate("a"), bench.generate("a")
     bench.says("a", Chunk(id=running, seq=0, epoch=1, tokens=1), b"x")
     bench.slow.add("pong")
