@@ -103,9 +103,9 @@ class Daemon:
         )
         processes = self._processes(self._worker_command, registry, logs, workers_url)
         self._gateway = gateway_process(
-            self._config, lambda command: self._processes(command, registry, logs)
+            self._configs, lambda command: self._processes(command, registry, logs)
         )
-        lookout = Lookout(limits, logs, on_event=self._happened)
+        lookout = Lookout(lambda: self._configs.current.daemon, logs, on_event=self._happened)
         self._board = self._switchboard(sockets, processes, lookout, registry)
         try:
             self._attend(sockets)

@@ -6,7 +6,7 @@ import random
 import sys
 from collections.abc import Callable, Sequence
 
-from .config.configuration import Config
+from .config_source import ConfigSource
 from .gateway.settings import GatewaySettings, written
 from .keys import http_keys
 from .keys.watched import WatchedKeys
@@ -18,12 +18,13 @@ NAME = "_http"
 
 
 def gateway_process(
-    config: Config, processes: Callable[[Sequence[str]], Processes]
+    configs: ConfigSource, processes: Callable[[Sequence[str]], Processes]
 ) -> Companion | None:
     """The process, not started yet; None where there is no ``[http]``.
 
     ``processes`` makes the owner of processes with a given command.
     """
+    config = configs.current
     http = config.http
     if http is None:
         return None
@@ -39,7 +40,7 @@ def gateway_process(
     return Companion(
         NAME,
         processes((sys.executable, "-P", "-m", "dflashd.supervisor.gateway", written(settings))),
-        config.daemon,
+        lambda: configs.current.daemon,
         random.random,
         address=http.url,
         lacks=lacks,

@@ -33,9 +33,12 @@ class Watcher:
 
 @final
 class Watchers:
-    """All watchers, at most ``limit``. ``send`` never waits; nor does anything here."""
+    """All watchers, at most ``limit``. ``send`` never waits; nor does anything here.
 
-    def __init__(self, limit: int, keepalive_s: float, send: Send) -> None:
+    ``keepalive_s`` is asked each time: another configuration may have another.
+    """
+
+    def __init__(self, limit: int, keepalive_s: Callable[[], float], send: Send) -> None:
         self._limit = limit
         self._keepalive_s = keepalive_s
         self._send = send
@@ -122,7 +125,7 @@ class Watchers:
                 self._send(watcher.peer, *message)
         else:
             return True
-        if now - watcher.told_at >= self._keepalive_s:
+        if now - watcher.told_at >= self._keepalive_s():
             watcher.told_at = now
             self._send(watcher.peer, Accepted(id=watcher.id), None)
         return False
