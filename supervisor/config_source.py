@@ -29,19 +29,30 @@ Answer = ConfigRead | ConfigRefused
 class ConfigSource:
     """The configuration in effect, and its file if there is one. Raises ConfigError.
 
-    A file is read by a thread of its own, which nobody waits for: a file system that hangs must
+    A file is read, and watched, by threads which nobody waits for: a file system that hangs must
     not stop the daemon, and a long file must not hold up its streams.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._path = None if path is None else path.absolute()
         self._watch = FileWatch(self._path)
+        self._is_looked_at = False
         self.current: Config = Config() if self._path is None else load(self._path)
 
-    @property
-    def has_changed(self) -> bool:
-        """Whether the file is another one since it was last read, and is not being written."""
-        return self.current.daemon.watch_config and self._watch.has_settled_on_another()
+    def look(self, changed: Callable[[], None]) -> None:
+        """Begin to see whether the file is another one than was read, and is not being written.
+
+        ``changed`` is called in the loop if so. One look at a time.
+        """
+
+        def end(is_another: bool) -> None:  # noqa: FBT001 (what a look answers)
+            self._is_looked_at = False
+            if is_another:
+                changed()
+
+        if self.current.daemon.watch_config and not self._is_looked_at:
+            self._is_looked_at = True
+            detached("watch-config", self._watch.has_settled_on_another, end)
 
     def adopt(self, config: Config) -> None:
         """Put a configuration into effect, except for what needs a restart."""

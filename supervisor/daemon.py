@@ -215,8 +215,7 @@ class Daemon:
     async def _watch_config(self) -> None:
         while True:
             await asyncio.sleep(WATCH_S)
-            if self._configs.has_changed:
-                self._board.give(ReloadAsked(cause="file"))
+            self._configs.look(lambda: self._board.give(ReloadAsked(cause="file")))
 
     def _happened(self, name: str) -> None:
         self._service.happened(name)

@@ -36,11 +36,7 @@ def exited(s: State, worker: Worker, event: WorkerExited, now: float) -> None:
     words = last_words(event.log_tail)
     if words:
         reason = f"{reason}; its last words: {words}"
-    if event.status == EXIT_CONFIGURATION:
-        gone(s, worker, now, f"the worker of this model {reason}")
-        give_up(s, worker, reason)
-        return
-    ended(s, worker, now, reason)
+    ended(s, worker, now, reason, final=event.status == EXIT_CONFIGURATION)
 
 
 def cause_of(status: int) -> Cause:
@@ -79,8 +75,8 @@ def kill_again(s: State, worker: Worker, now: float) -> None:
     s.enter(worker, WorkerState.lost, now + s.limits.kill_timeout_s)
 
 
-def ended(s: State, worker: Worker, now: float, reason: str) -> None:
-    """A worker is gone that should not be: restart it later, if it is wanted then."""
+def ended(s: State, worker: Worker, now: float, reason: str, *, final: bool = False) -> None:
+    """A worker is gone that should not be: restart it later, if that may help and it is wanted."""
     recall(s, worker)
     stopped = any(model.retires for model in s.models_of(worker))
     gone(s, worker, now, f"the worker of this model {reason}")
@@ -91,6 +87,8 @@ def ended(s: State, worker: Worker, now: float, reason: str) -> None:
         s.fail_commands(model.spawns, ErrorCode.load_failed, f"the worker of {model.name} {reason}")
     if s.shutdown_level or (stopped and len(worker.models) == 1):
         s.enter(worker, WorkerState.stopped, None)
+    elif final:
+        give_up(s, worker, reason)
     else:
         back_off(s, worker, now)
 

@@ -225,6 +225,18 @@ def test_last_word_of_an_operator_counts_while_a_model_loads() -> None:
     assert bench.core.state.models["a"].state == "ready"
 
 
+def test_operators_stop_wins_over_a_worker_that_gives_up() -> None:
+    """A worker whose settings are unusable, and that was to go anyway, is stopped, not down."""
+    bench = Bench()
+    bench.ready()
+    bench.generate(b"1")
+    commanded(bench, Retire(id=ID, model="a"))
+    effects = bench.exit(78)
+    assert [h.id for h in to_clients(effects, Done)] == [ID]
+    assert bench.worker.state == "stopped"
+    assert bench.core.state.counters["worker_failures"] == 1
+
+
 def test_stop_presses_as_hard_as_it_was_asked_to() -> None:
     """First what runs is finished, then signals are used, then kills; each word only presses on."""
     bench = Bench()

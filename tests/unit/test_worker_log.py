@@ -164,6 +164,22 @@ def test_a_log_that_cannot_be_opened_keeps_no_worker_down(tmp_path: Path) -> Non
     os.close(descriptor)
 
 
+def test_log_of_a_process_that_cannot_be_started_is_not_kept_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a descriptor there is no process, and its log may go when room is needed."""
+    logs = WorkerLogs(tmp_path, worker_bytes=10**6, all_bytes=10**6)
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", full)
+        with pytest.raises(OSError, match="Too many"):
+            logs.open("a")
+    assert logs._live == {}
+
+
 def test_a_follower_of_a_removed_log_sees_the_next_from_its_beginning(tmp_path: Path) -> None:
     """When a stopped worker's log goes to make room, its next one is followed from byte one."""
     logs = WorkerLogs(tmp_path, worker_bytes=1000, all_bytes=1000)
