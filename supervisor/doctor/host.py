@@ -16,7 +16,6 @@ from ...protocol.paths import Endpoints
 from ...protocol.question import ask_status
 from ...protocol.version import VERSION
 from ..config.configuration import DaemonSection
-from ..core.holdings import shown
 from ..directories import flaw
 from ..instance_lock import LOCK_NAME, holder_pid
 from ..pool import memory_pool
@@ -51,7 +50,7 @@ def memory() -> Finding:
     small = pool.budget_bytes < SMALL_POOL_BYTES
     return Finding(
         name="pool",
-        says=f"{shown(pool.budget_bytes)} for all models together ({pool.source})",
+        says=f"{pool.budget_bytes / 1e9:.1f} GB for all models together ({pool.source})",
         level="note" if small else "ok",
         advice="enough for small models only; memory_share or memory_bytes in [daemon] change it"
         if small

@@ -83,18 +83,11 @@ def inspect(
     dtype = _dtype(body, [target, *([draft] if draft else [])], pool_bytes, on_cpu=on_cpu)
     parts = [target, *([draft] if draft else [])]
     text = text_config(target.config)
-    kinds = layer_kinds(text)
-    longest = whole(text, "max_position_embeddings")
-    largest, usual = _request_bytes(body, target, draft, dtype, counted_context(body, longest))
-    heads = whole(text, "num_attention_heads")
+    context = counted_context(body, whole(text, "max_position_embeddings"))
+    largest, usual = _request_bytes(body, target, draft, dtype, context)
     return ModelFacts(
         model_type=str(target.config.get("model_type", "")),
-        layers=len(kinds),
-        kv_heads=whole(text, "num_key_value_heads") or heads,
-        head_dim=whole(text, "head_dim") or whole(text, "hidden_size") // max(1, heads),
-        sliding_layers=kinds.count("sliding_attention"),
-        recurrent_layers=kinds.count("linear_attention") + kinds.count("conv"),
-        context_tokens=longest,
+        layers=len(layer_kinds(text)),
         dtype=dtype,
         weights=_weights(parts, dtype),
         cast_bytes=max(part.largest_bytes(dtype) for part in parts),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import select
 import socket
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dflashd.supervisor import open_files
 from dflashd.supervisor.errors import DaemonError, UnsafeDirectory
 from dflashd.supervisor.instance_lock import InstanceLock
 from dflashd.supervisor.processes import exit_watch, lifeline
@@ -74,3 +76,21 @@ def test_file_as_stdin_is_no_lifeline(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(lifeline, "_STDIN", file.fileno())
         with pytest.raises(DaemonError, match="a pipe or a socket"):
             Lifeline(lambda: None).hold()
+
+
+def test_limit_of_open_files_is_raised_as_far_as_the_kernel_lets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """macOS names no hard limit and refuses too much: 256 would not do for a day."""
+    raised: list[int] = []
+
+    def refuses(_what: int, limits: tuple[int, int]) -> None:
+        if limits[0] > 10_240:
+            raise ValueError("current limit exceeds maximum limit")
+        raised.append(limits[0])
+
+    infinity = resource.RLIM_INFINITY
+    monkeypatch.setattr(resource, "getrlimit", lambda _what: (256, infinity))
+    monkeypatch.setattr(resource, "setrlimit", refuses)
+    open_files.raise_limit()
+    assert raised == [10_240]
