@@ -31,7 +31,7 @@ def look(command: tuple[str, ...] = COMMAND) -> Iterator[Finding]:
         last = words.read().decode(errors="replace").strip().splitlines()[-LAST_LINES:]
     for line in output.splitlines():
         # A library may print too, and a process that was ended may stop in the middle of a line.
-        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        with contextlib.suppress(msgspec.MsgspecError):
             yield msgspec.json.decode(line, type=Finding)
     if end:
         yield Finding(

@@ -158,5 +158,5 @@ def _quantisation(config: Mapping[str, object]) -> Mapping[str, object]:
 def _decoded(path: Path, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise ValueError(f"{path} is not what it must be: {error}") from None

@@ -107,7 +107,7 @@ def _shards(folder: Path) -> set[str]:
         index = json.decode((folder / INDEX).read_bytes(), type=Index)
     except FileNotFoundError:
         return set()
-    except (DecodeError, UnicodeDecodeError) as error:
+    except DecodeError as error:
         raise ValueError(f"{folder / INDEX} is no index: {error}") from None
     return set(index.weight_map.values())
 
@@ -122,7 +122,7 @@ def _header(file: Path) -> list[Tensor]:
         fields = json.decode(text, type=dict[str, Raw])
         fields.pop("__metadata__", None)
         return [_tensor(name, json.decode(raw, type=Entry)) for name, raw in fields.items()]
-    except (DecodeError, UnicodeDecodeError) as error:
+    except DecodeError as error:
         raise ValueError(f"{file} has a damaged header: {error}") from None
 
 

@@ -10,10 +10,14 @@ import stat
 import time
 from collections.abc import Generator
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
+
+import msgspec
 
 from ..directories import make_private
 from ..errors import UnsafeFile
+
+T = TypeVar("T")
 
 LOCK_NAME = ".lock"
 LOCK_S = 10.0
@@ -44,8 +48,20 @@ def read_private(path: Path) -> bytes | None:
             raise UnsafeFile(f"{path} cannot be read: {error.strerror}") from error
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Put a file in its place in one step. Raises UnsafeFile."""
+def read_value(path: Path, kind: type[T]) -> T | None:
+    """What a file holds, checked; None if it is not there. Raises UnsafeFile."""
+    content = read_private(path)
+    if content is None:
+        return None
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.MsgspecError as error:
+        raise UnsafeFile(f"{path} cannot be used: {error}") from error
+
+
+def write_value(path: Path, value: object) -> None:
+    """Put a file that holds ``value`` in its place in one step. Raises UnsafeFile."""
+    content = msgspec.json.encode(value)
     aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

@@ -13,7 +13,7 @@ import pytest
 from dflashd.supervisor.errors import UnsafeFile
 from dflashd.supervisor.keys import private_file
 from dflashd.supervisor.keys.http_keys import new_http_key
-from dflashd.supervisor.keys.private_file import LOCK_NAME, read_private, write_private
+from dflashd.supervisor.keys.private_file import LOCK_NAME, read_private, write_value
 
 
 def test_change_that_somebody_holds_up_is_given_up(
@@ -35,7 +35,7 @@ def test_disk_that_fails_is_a_file_that_cannot_be_used(
 ) -> None:
     """The daemon looks at keys all the time: an error of the disk must not end it."""
     path = tmp_path / "http.json"
-    write_private(path, b"[]")
+    write_value(path, ())
     open_descriptor = os.fdopen
 
     class Failing:
