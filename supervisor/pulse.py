@@ -45,17 +45,22 @@ class Pulse:
     async def run(self) -> None:
         """Look, until cancelled."""
         while True:
-            for look in self._looks:
-                look()
-            self._board.flush()
-            self._board.give(TimePassed())
-            self._board.turn()
-            if self._open_files.look():
-                self._board.let_in(new_clients=not self._open_files.are_short)
+            for look in (*self._looks, self._tick):
+                try:
+                    look()
+                except Exception:  # noqa: BLE001 (a mistake of ours must not take every model down)
+                    self._board.mistake(look)
             rest_s = self._rest_s()
             due_s = time.monotonic() + rest_s
             await asyncio.sleep(rest_s)
             self._lag.observe(max(0.0, time.monotonic() - due_s))
+
+    def _tick(self) -> None:
+        self._board.flush()
+        self._board.give(TimePassed())
+        self._board.turn()
+        if self._open_files.look():
+            self._board.let_in(new_clients=not self._open_files.are_short)
 
     def _rest_s(self) -> float:
         left_s = self._board.next_deadline - time.monotonic()

@@ -137,6 +137,12 @@ class Switchboard:
         """Keep and tell an event of the shell."""
         self._lookout.note(name, fields)
 
+    def mistake(self, cause: object) -> None:
+        """Log and count an exception that is being handled: one of ours, which ends nothing."""
+        self._figures.counters["internal_errors"] += 1
+        name = getattr(cause, "__qualname__", type(cause).__name__)
+        log.exception(line("internal_error", cause=name))
+
     def give(self, event: Event) -> None:
         """Hand an event to the core and obey; what that brings about is handled in turn."""
         self._events.append(event)
@@ -225,13 +231,13 @@ class Switchboard:
         try:
             effects = self._core.handle(event, time.monotonic())
         except Exception:  # noqa: BLE001 (a mistake of ours must not take every model down)
-            self._mistake(event)
+            self.mistake(event)
             return
         for effect in effects:
             try:
                 self._came(self._performer.perform(effect))
             except Exception:  # noqa: BLE001 (and not keep the other effects from happening)
-                self._mistake(effect)
+                self.mistake(effect)
 
     def _came(self, event: Event | None) -> None:
         if event is not None:
@@ -245,9 +251,5 @@ class Switchboard:
         try:
             return self._lookout.turn()
         except Exception:  # noqa: BLE001 (watching must not disturb those who work)
-            self._mistake(self._lookout)
+            self.mistake(self._lookout)
             return False
-
-    def _mistake(self, cause: object) -> None:
-        self._figures.counters["internal_errors"] += 1
-        log.exception(line("internal_error", cause=type(cause).__name__))
