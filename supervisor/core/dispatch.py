@@ -27,11 +27,11 @@ def settle(s: State, worker: Worker, now: float) -> None:
         case WorkerState.loading | WorkerState.ready | WorkerState.busy:
             serve(s, worker, now)
         case WorkerState.backoff:
-            for model in s.models_of(worker):
-                refuse_long_wait(s, model, worker.deadline, f"its worker {worker.reason}", now)
+            refuse_long_wait(s, worker, now)
         case WorkerState.fatal:
             for model in s.models_of(worker):
-                refuse_all(s, model, worker.reason, now)
+                sentence = given_up(model.name, worker.reason)
+                ending.fail_queued(s, model, now, ErrorCode.load_failed, sentence)
         case _:
             pass
     for model in s.models_of(worker):
@@ -40,10 +40,6 @@ def settle(s: State, worker: Worker, now: float) -> None:
 
 def settle_model(s: State, model: Model, now: float) -> None:
     """Answer who waits for a model what can be answered now."""
-    if model.state is Residency.backoff:
-        refuse_long_wait(s, model, model.deadline, model.reason, now)
-    elif model.state is Residency.fatal:
-        refuse_all(s, model, model.reason, now)
     if model.state in OUTSIDE:
         s.complete_commands(model.retires)
     announce(s, model, now)
@@ -133,18 +129,12 @@ def lease(s: State, worker: Worker, request: Request, now: float) -> None:
     s.tell(request.peer, Accepted(id=request.id))
 
 
-def refuse_long_wait(s: State, model: Model, until: float | None, reason: str, now: float) -> None:
+def refuse_long_wait(s: State, worker: Worker, now: float) -> None:
     """Nobody waits for a restart that is far away."""
-    left_s = (until or now) - now
-    if model.queue and left_s > s.limits.backoff_wait_s:
-        sentence = f"model {model.name} restarts in {left_s:.0f} s: {reason}"
+    left_s = (worker.deadline or now) - now
+    if left_s <= s.limits.backoff_wait_s:
+        return
+    for model in s.models_of(worker):
+        sentence = f"model {model.name} restarts in {left_s:.0f} s: its worker {worker.reason}"
         code = ErrorCode.worker_restarting
         ending.fail_queued(s, model, now, code, sentence, retryable=True, retry_after_s=left_s)
-
-
-def refuse_all(s: State, model: Model, reason: str, now: float) -> None:
-    """Nobody waits for what was given up."""
-    if model.wanted:
-        sentence = given_up(model.name, reason)
-        s.fail_commands(model.spawns, ErrorCode.load_failed, sentence)
-        ending.fail_queued(s, model, now, ErrorCode.load_failed, sentence)

@@ -114,7 +114,7 @@ def end(s: State, request: Request, header: Done | Failed, body: bytes, now: flo
 def leased(s: State, worker: Worker, id: bytes, epoch: int | None) -> Request | None:
     """The request a worker speaks of, if that incarnation holds it."""
     request = worker.active.get(id)
-    if request is None or epoch != worker.epoch or request.epoch != epoch:
+    if request is None or request.epoch != epoch:
         s.counters["stale_dropped"] += 1
         return None
     return request

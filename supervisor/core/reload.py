@@ -160,8 +160,9 @@ def conclude(s: State) -> None:
         del s.changing[name]
         if model.removed:
             forget(s, model)
-        else:
-            placement.move(s, model, configured(name, model.settings))
+        elif s.worker_of(model).home != (home := configured(name, model.settings)):
+            placement.move(s, model, home)
+            load_failure.forgive(s, model)  # of the worker it comes into, see add
 
 
 def forget(s: State, model: Model) -> None:

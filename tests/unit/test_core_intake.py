@@ -16,6 +16,7 @@ from dflashd.protocol.messages import (
     Failed,
     Generate,
     LoadFailed,
+    Spawn,
 )
 from dflashd.supervisor.core.events import (
     ClientErred,
@@ -26,7 +27,8 @@ from dflashd.supervisor.core.events import (
     ShutdownAsked,
 )
 
-from .test_core_promises import PEER, Bench, to_clients, to_worker
+from .core_bench import CoreBench
+from .test_core_promises import OWNER, PEER, Bench, noted, to_clients, to_worker
 
 STRANGER = Peer("requests", b"stranger")
 
@@ -75,6 +77,48 @@ def test_what_is_down_is_refused_with_the_reason() -> None:
     failed = refused(bench)
     assert failed.code is ErrorCode.load_failed
     assert "model a is down: found its configuration unusable" in failed.message
+
+
+def test_what_is_down_is_refused_before_a_queue_is_looked_at() -> None:
+    """It counts as refused, not as accepted and failed; and that others wait is not its reason."""
+    down = CoreBench({"a": 1, "b": 1}, pool=4, queued_requests=2, backoff_first_s=40)
+    for model in ("a", "b"):
+        down.slow.add(model)
+        down.spawn(model)
+    waiting = down.generate("b"), down.generate("b")
+    assert down.answer(waiting[1]).code is ErrorCode.overloaded
+    metrics = down.core.state.metrics
+    down.exit("a", status=-9)
+    assert down.answer(down.generate("a")).code is ErrorCode.worker_restarting
+    assert metrics.refused["a", ErrorCode.worker_restarting] == 1
+    down.spawn("a")
+    down.exit("a", status=78)
+    assert down.answer(down.generate("a")).code is ErrorCode.load_failed
+    down.spawn("a")
+    code = ErrorCode.unsupported
+    down.says("a", LoadFailed(epoch=down.core.state.last_epoch, model="a", code=code, message="m"))
+    assert down.answer(down.generate("a")).code is ErrorCode.load_failed
+    assert metrics.refused["a", ErrorCode.load_failed] == 2
+    assert not metrics.models["a"].ends
+
+
+@pytest.mark.parametrize("restart_s", [20, None])
+def test_who_waits_when_a_worker_falls_is_told_unless_it_is_soon_back(
+    restart_s: float | None,
+) -> None:
+    """Whoever was let in before waits neither for a far restart nor for none at all."""
+    bench = Bench(backoff_first_s=20, backoff_wait_s=5)
+    id = bench.generate(b"1")
+    bench.start()
+    [failed] = to_clients(bench.exit(-9 if restart_s else 78), Failed)
+    assert failed.id == id
+    assert (failed.retry_after_s, failed.retryable) == (restart_s, restart_s is not None)
+    if restart_s is None:
+        assert failed.code is ErrorCode.load_failed
+        assert "`dflashctl spawn a` tries again" in failed.message
+    else:
+        assert failed.code is ErrorCode.worker_restarting
+        assert failed.message.startswith("model a restarts in 20 s: its worker was killed")
 
 
 def test_failed_load_that_is_tried_again_later_is_refused_with_the_time() -> None:
@@ -174,8 +218,20 @@ def test_credit_of_who_waits_comes_with_the_lease() -> None:
     bench.start()
     [assigned] = [h for h in to_worker(bench.load(), Assign) if h.id == id]
     assert assigned.credit == 15
-    bench.client(AddCredit(id=id, chunks=60), b"")
+    bench.client(AddCredit(id=id, chunks=49), b"")
+    assert bench.core.state.counters["credits_clamped"] == 0
+    bench.client(AddCredit(id=id, chunks=1), b"")
     assert bench.core.state.counters["credits_clamped"] == 1
+
+
+def test_credit_of_who_was_answered_reaches_no_worker() -> None:
+    """Between its end and its worker's last word a request takes nothing more."""
+    bench = Bench()
+    bench.ready()
+    id = bench.generate(b"1", credit=1)
+    bench.give(ClientErred(peer=PEER, code=ErrorCode.protocol, message="what?", id=id))
+    assert bench.client(AddCredit(id=id, chunks=1), b"") == []
+    assert bench.core.state.counters["credits_ignored"] == 1
 
 
 def test_cancel_of_who_waits_ends_it_at_once() -> None:
@@ -222,6 +278,18 @@ def test_vanished_client_leaves_nothing_behind() -> None:
     assert bench.core.state.counters["clients_vanished"] == 1
 
 
+def test_vanished_owner_takes_no_other_owners_answer_along() -> None:
+    """Commands of who is gone are forgotten, and what they began goes on; others hear their end."""
+    bench = Bench()
+    gone = Peer("control", b"gone")
+    for peer in (OWNER, gone):
+        bench.client(Spawn(id=b"S" * 16, model="a"), peer=peer)
+    bench.give(ClientVanished(peer=gone))
+    assert [command.peer for command in bench.core.state.models["a"].spawns] == [OWNER]
+    bench.start()
+    assert [h.id for h in to_clients(bench.load(), Done)] == [b"S" * 16]
+
+
 def test_client_that_does_not_read_loses_all_it_asked_for() -> None:
     """Its requests end as a slow consumer's, those of others do not."""
     bench = Bench()
@@ -246,15 +314,21 @@ def test_worker_out_of_order_fails_one_request() -> None:
             continue
         assert [(h.id, h.code) for h in failed] == [(id, ErrorCode.internal)]
         assert [h.id for h in to_worker(effects, Cancel)] == [id]
+        [note] = noted(effects, "chunk_out_of_order")
+        assert (note["request"], note["seq"]) == (id.hex(), 1)
     assert bench.core.state.counters["worker_protocol_errors"] == 2
     assert bench.core.state.counters["chunks"] == 1
 
 
 def test_complaint_of_a_worker_is_written_down() -> None:
-    """A worker's error about no request is nobody's answer."""
+    """A worker's error about no request, or about no lease of one, is nobody's answer."""
     bench = Bench()
     bench.ready()
-    bench.generate(b"1")
-    effects = bench.says(Failed(id=None, code=ErrorCode.protocol, message="what?"))
-    assert to_clients(effects, Failed) == []
-    assert bench.core.state.counters["worker_complaints"] == 1
+    id = bench.generate(b"1")
+    for of, epoch in ((None, None), (None, 1), (id, None)):
+        word = Failed(id=of, epoch=epoch, code=ErrorCode.protocol, message="what?")
+        effects = bench.says(word)
+        assert to_clients(effects, Failed) == []
+        assert [note["message"] for note in noted(effects, "worker_complained")] == ["what?"]
+    assert bench.core.state.counters["worker_complaints"] == 3
+    assert to_clients(bench.says(Done(id=id, epoch=1)), Done)

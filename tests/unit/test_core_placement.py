@@ -7,38 +7,48 @@ from typing import Any
 import pytest
 
 from dflashd.protocol.errors import ErrorCode
-from dflashd.protocol.messages import LoadFailed, Reload
-from dflashd.supervisor.config.configuration import Config
-from dflashd.supervisor.config.differences import plan
+from dflashd.protocol.messages import LoadFailed, Reload, ReloadBody, Reloaded
+from dflashd.supervisor.config.configuration import Config, DaemonSection
+from dflashd.supervisor.config.differences import in_effect, plan
 from dflashd.supervisor.config.model_section import ModelSection
-from dflashd.supervisor.core.events import ClientSent, ConfigRead
+from dflashd.supervisor.core.effects import SendToClient
+from dflashd.supervisor.core.events import ConfigRead
 from dflashd.supervisor.core.home import LONGEST_STEM, free_name
 
-from .core_bench import OWNER, CoreBench
+from .core_bench import CoreBench
 
 
 class File(CoreBench):
     """The bench with a configuration file that a test writes."""
 
-    def __init__(self, sections: dict[str, dict[str, Any]]) -> None:
-        super().__init__(dict.fromkeys(sections, 1.0), 20.0, sections)
-        self.config = configured(sections)
+    def __init__(self, sections: dict[str, dict[str, Any]], **limits: Any) -> None:
+        super().__init__(dict.fromkeys(sections, 1.0), 20.0, sections, **limits)
+        self.config = configured(sections, **limits)
 
-    def reload(self, sections: dict[str, dict[str, Any]]) -> None:
+    def reload(
+        self, sections: dict[str, dict[str, Any]], *, dry_run: bool = False, **daemon: Any
+    ) -> dict[str, str]:
+        """Change to these sections, or look what that would do; what is told of each model."""
         self.sizes |= dict.fromkeys(sections, 1.0)
-        before, self.config = self.config, configured(sections)
-        self.give(ClientSent(peer=OWNER, header=Reload(id=self.new_id())))
-        n = self.core.state.last_reading
-        found = plan(before, self.config)
-        self.give(ConfigRead(n=n, source="f", config=self.config, plan=found))
+        config = configured(sections, **daemon)
+        self.command(Reload(id=self.new_id(), dry_run=dry_run))
+        n, found = self.core.state.last_reading, plan(self.config, config)
+        effects = self.give(ConfigRead(n=n, source="f", config=config, plan=found))
+        if not dry_run:
+            self.config = in_effect(self.config, config)
+        told = [e for e in effects if isinstance(e, SendToClient)]
+        [body] = [e.body for e in told if isinstance(e.header, Reloaded)]
+        assert isinstance(body, ReloadBody)
+        return {model.name: model.reason for model in body.models}
 
     def together(self) -> list[set[str]]:
         """The models of each slot that has any."""
         return [set(w.models) for w in self.core.state.workers.values() if w.models]
 
 
-def configured(sections: dict[str, dict[str, Any]]) -> Config:
-    return Config(models={n: ModelSection(target=n, **keys) for n, keys in sections.items()})
+def configured(sections: dict[str, dict[str, Any]], **daemon: Any) -> Config:
+    models = {n: ModelSection(target=n, **keys) for n, keys in sections.items()}
+    return Config(models=models, daemon=DaemonSection(**daemon))
 
 
 def test_model_that_comes_gets_no_place_in_an_operators_group_of_its_name() -> None:
