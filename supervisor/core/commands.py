@@ -18,7 +18,7 @@ from . import keeping, load_failure, placement, reading, retiring, shutdown
 from .effects import StartWatch
 from .events import Peer
 from .home import asked
-from .life import SERVED, Residency, WorkerState
+from .life import SERVED
 from .records import Command, Model, Question, Worker
 from .refusals import STOPPING, failed, unknown
 from .state import State
@@ -91,8 +91,6 @@ def retire(s: State, peer: Peer, header: Retire, now: float) -> None:
         return
     model.retires.append(Command(peer=peer, id=header.id))
     s.touch(s.worker_of(model))
-    if model.state is Residency.fatal or s.worker_of(model).state is WorkerState.fatal:
-        return
     if header.now:
         retiring.retire_now(s, model, now)
     else:

@@ -11,13 +11,11 @@ from .state import State
 def preload(s: State) -> None:
     """The daemon serves: load what is to be there from the start."""
     for model in s.models.values():
-        if model.settings.preload:
-            summon(s, model)
+        adopt(s, model)
 
 
 def adopt(s: State, model: Model) -> None:
-    """A model has other settings: pinned as they say, and loaded now if they want that."""
-    model.pinned = model.settings.pinned
+    """A model is new here: it is loaded now if its settings want that."""
     if model.settings.preload:
         summon(s, model)
 

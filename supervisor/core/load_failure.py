@@ -52,7 +52,6 @@ def turn_away(s: State, model: Model, now: float, reason: str) -> None:
     ending.fail_queued(s, model, now, ErrorCode.out_of_memory, reason)
     model.reason = reason
     model.summoned = False
-    model.facts = None
     s.call(model)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...protocol.errors import ErrorCode
-from . import ending, residency, stopping
-from .life import SERVED, WITHOUT_PROCESS, Residency, WorkerState
+from . import ending, residency
+from .life import SERVED, Residency, WorkerState
 from .records import Model
 from .refusals import STOPPING
 from .state import State
@@ -38,7 +38,6 @@ def retire_now(s: State, model: Model, now: float) -> None:
     ending.fail_queued(s, model, now, ErrorCode.cancelled, RETIRED, retryable=True)
     ending.fail_active(s, worker, ErrorCode.cancelled, RETIRED, model=model.name)
     model.summoned = False
-    s.touch(worker)
     if model.state is Residency.backoff:
         s.place(model, Residency.absent)
     elif model.state in SERVED | {Residency.loading}:
@@ -68,16 +67,12 @@ def is_drained(s: State, model: Model) -> bool:
 
 
 def drain_expired(s: State, model: Model, now: float) -> None:
-    """Fail what a draining model did not finish in time, and take it out."""
+    """Fail what a draining model did not finish in time; so it goes."""
     code = ErrorCode.shutting_down if s.shutdown_level else ErrorCode.cancelled
     why = STOPPING if s.shutdown_level else model.going or RETIRED
     reason = f"{why}, and its time to finish is over"
     for request in list(model.queue.values()):
         if request.serial <= (model.leaving or 0):
             ending.fail(s, request, now, code, reason, retryable=True)
-    worker = s.worker_of(model)
-    ending.fail_active(s, worker, code, reason, model=model.name)
-    if not s.shutdown_level:
-        residency.leave(s, model, now)
-    elif worker.state not in WITHOUT_PROCESS and not worker.active:
-        stopping.take_down(s, worker, now)
+    # Settling the worker sees that it is drained now.
+    ending.fail_active(s, s.worker_of(model), code, reason, model=model.name)

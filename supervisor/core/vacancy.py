@@ -31,8 +31,7 @@ def hand_over(s: State, model: Model) -> None:
     heirs = [
         other
         for other in s.models_of(s.worker_of(model))
-        if other is not model
-        and other.state in SERVED
+        if other.state in SERVED
         and other.loaded is not None
         and other.loaded.target_digest == model.loaded.target_digest
         and other.shared_bytes > model.shared_bytes

@@ -8,12 +8,15 @@ import pytest
 
 from dflashd.protocol.errors import ErrorCode
 from dflashd.protocol.messages import (
+    Assign,
     CacheState,
     Cancel,
     ClearCache,
     Done,
     Failed,
     Header,
+    Load,
+    LoadFailed,
     Logs,
     Pin,
     ReadCache,
@@ -23,9 +26,10 @@ from dflashd.protocol.messages import (
     Stop,
 )
 from dflashd.supervisor.core.effects import Effect, SendToClient, SignalProcess, StartWatch
-from dflashd.supervisor.core.events import ClientVanished, Peer, ShutdownAsked
+from dflashd.supervisor.core.events import ClientSent, ClientVanished, Peer, ShutdownAsked
 
-from .test_core_promises import OWNER, Bench, to_clients, to_worker
+from .core_bench import PEER, CoreBench
+from .test_core_promises import OWNER, Bench, noted, to_clients, to_worker
 
 ID = b"C" * 16
 OTHER = Peer("control", b"other")
@@ -47,13 +51,16 @@ def test_command_for_an_unknown_model_is_refused_by_name(kind: Any) -> None:
     failed = refusal(Bench(), kind(id=ID, model="b"))
     assert failed.code is ErrorCode.not_found
     assert failed.message == "no model b is configured (configured: a)"
+    assert not failed.retryable
 
 
 @pytest.mark.parametrize("kind", [ReadCache, ClearCache])
 def test_cache_questions_go_to_the_worker_and_back(kind: Any) -> None:
     """A loaded model's worker answers its asker, once, with whatever it has to say."""
     bench = Bench()
-    assert refusal(bench, kind(id=ID, model="a")).message.startswith("model a is not loaded")
+    failed = refusal(bench, kind(id=ID, model="a"))
+    assert failed.message.startswith("model a is not loaded")
+    assert failed.retryable
     bench.ready()
     assert to_worker(commanded(bench, kind(id=ID, model="a")), kind)[0].id == ID
     assert refusal(bench, kind(id=ID, model="a")).message == "this id is in use already"
@@ -77,10 +84,14 @@ def test_cache_question_ends_without_its_worker_too() -> None:
     assert to_clients(bench.pass_time(4.5), Failed) == []
     [failed] = to_clients(bench.pass_time(0.5), Failed)
     assert (failed.id, failed.code, failed.retryable) == (ID, ErrorCode.worker_lost, True)
+    assert to_clients(bench.pass_time(1), Failed) == []
     commanded(bench, question)
     assert commanded(bench, Cancel(id=ID), OTHER) == []
     assert bench.core.state.counters["cancels_ignored"] == 1
     assert refusal(bench, Cancel(id=ID)).code is ErrorCode.cancelled
+    assert bench.says(CacheState(id=ID, epoch=1), b"late") == []
+    assert commanded(bench, Cancel(id=ID)) == []
+    assert bench.core.state.counters["cancels_ignored"] == 2
     commanded(bench, question)
     bench.give(ClientVanished(peer=OTHER))
     assert list(bench.worker.questions) == [ID]
@@ -127,6 +138,113 @@ def test_pin_is_answered_and_written_down() -> None:
         effects = commanded(bench, Pin(id=ID, model="a", pinned=pinned))
         assert [h.id for h in to_clients(effects, Done)] == [ID]
         assert model.pinned is pinned
+        assert noted(effects, "model_pinned" if pinned else "model_unpinned") == [{"model": "a"}]
+
+
+def test_pin_that_is_let_go_makes_room_at_once() -> None:
+    """Who waits for another model to be idle takes the unpinned one's place instead."""
+    bench = CoreBench({"kept": 2, "busy": 2, "new": 2}, pool=4)
+    bench.spawn("kept")
+    bench.command(Pin(id=bench.new_id(), model="kept", pinned=True))
+    bench.spawn("busy")
+    bench.pass_time(3)
+    bench.generate("busy")
+    bench.generate("new")
+    assert bench.state("new") == "absent"
+    bench.command(Pin(id=bench.new_id(), model="kept", pinned=False))
+    assert bench.resident() == {"busy", "new"}
+
+
+def test_retire_of_what_is_down_is_answered_and_leaves_it_down() -> None:
+    """There is nothing to unload; only a spawn or other settings make it be tried again."""
+    bench = Bench()
+    bench.generate(b"1")
+    bench.start()
+    bench.says(LoadFailed(epoch=1, model="a", code=ErrorCode.unsupported, message="no such"))
+    bench.exit(0)
+    for now in (True, False):
+        effects = commanded(bench, Retire(id=ID, model="a", now=now))
+        assert [h.id for h in to_clients(effects, Done)] == [ID]
+        assert bench.core.state.models["a"].state == "fatal"
+
+
+def test_retire_now_ends_a_wait_for_the_load_and_the_next_try() -> None:
+    """Who commanded the load hears of the stop; a later try is not waited for any more."""
+    bench = Bench()
+    commanded(bench, Spawn(id=b"D" * 16, model="a"))
+    [failed] = to_clients(commanded(bench, Retire(id=ID, model="a", now=True)), Failed)
+    assert (failed.id, failed.code, failed.retryable) == (b"D" * 16, ErrorCode.cancelled, True)
+    bench.exit(0)
+    model = bench.core.state.models["a"]
+    commanded(bench, Spawn(id=b"E" * 16, model="a"))
+    bench.start()
+    bench.says(LoadFailed(epoch=2, model="a", code=ErrorCode.internal, message="m"))
+    assert model.state == "backoff"
+    effects = commanded(bench, Retire(id=ID, model="a"))
+    assert [h.id for h in to_clients(effects, Done)] == [ID]
+    assert model.state == "absent"
+
+
+def test_restart_is_given_up_when_nobody_waits_for_any_of_its_models() -> None:
+    """The retire of one leaves the restart to the others of its group; that of the last ends it."""
+    sections = {"a": {"group": "g"}, "b": {"group": "g"}}
+    bench = CoreBench({"a": 1, "b": 1}, pool=4, sections=sections)
+    worker = bench.core.state.workers["g"]
+    for model in ("a", "b"):
+        bench.spawn(model)
+    bench.exit("g", status=-9)
+    bench.generate("a")
+    bench.generate("b")
+    bench.retire("a")
+    assert worker.state == "backoff"
+    bench.retire("b")
+    assert worker.state == "stopped"
+
+
+def test_preload_that_is_retired_while_it_loads_stays_out() -> None:
+    """Also when the load ends in a crash, and who waited for it has gone."""
+    sections = {"a": {"preload": True}}
+    bench = CoreBench({"a": 1}, pool=4, sections=sections)
+    bench.slow.add("a")
+    bench.begin()
+    id = bench.generate("a")
+    retired = bench.retire("a")
+    bench.give(ClientSent(peer=PEER, header=Cancel(id=id)))
+    bench.exit("a", status=-9)
+    assert bench.answer(retired) == Done(id=retired)
+    bench.pass_time(60)
+    assert bench.state("a") == "absent"
+    assert len(bench.ordered(Load)) == 1
+
+
+def test_second_retire_fails_only_what_came_after_the_first() -> None:
+    """Who was promised its end keeps the promise; who waits for the next load does not."""
+    bench = Bench(active_requests_per_worker=1)
+    bench.ready()
+    first, promised = bench.generate(b"1"), bench.generate(b"2")
+    commanded(bench, Retire(id=ID, model="a"))
+    later = bench.generate(b"3")
+    failed = to_clients(commanded(bench, Retire(id=ID, model="a")), Failed)
+    assert [h.id for h in failed] == [later]
+    effects = bench.says(Done(id=first, epoch=1))
+    assert [h.id for h in to_worker(effects, Assign)] == [promised]
+
+
+def test_drain_waits_for_a_place_that_others_have() -> None:
+    """A request that was promised its end is served before its model goes, though none runs."""
+    sections = {"a": {"group": "g"}, "b": {"group": "g"}}
+    bench = CoreBench({"a": 1, "b": 1}, 4, sections, active_requests_per_worker=1)
+    for model in ("a", "b"):
+        bench.spawn(model)
+    running, promised = bench.generate("b"), bench.generate("a")
+    retired = bench.retire("a")
+    assert bench.state("a") == "draining"
+    bench.done(running)
+    bench.done(promised)
+    assert len(bench.ordered(Load)) == 2, "the one that was there"
+    assert bench.answer(retired) == Done(id=retired)
+    [note] = bench.notes("drain_began")
+    assert (note["model"], note["limit_s"]) == ("a", bench.core.state.limits.drain_timeout_s)
 
 
 def test_log_of_a_worker_can_be_read_without_a_process() -> None:
@@ -190,6 +308,18 @@ def test_second_retire_does_not_prolong_a_drain() -> None:
     commanded(bench, Retire(id=b"D" * 16, model="a"))
     assert to_clients(bench.pass_time(2), Failed)
     assert [h.id for h in to_clients(bench.exit(0), Done)] == [ID, b"D" * 16]
+
+
+def test_stop_shortens_a_drain_and_never_prolongs_it() -> None:
+    """What has longer than a stop gives gets that; what has less keeps it."""
+    for drain_s, after_s in ((60, 5), (3, 3)):
+        bench = Bench(drain_timeout_s=drain_s, shutdown_drain_s=5, pong_timeout_s=1000)
+        bench.ready()
+        bench.generate(b"1")
+        commanded(bench, Retire(id=ID, model="a"))
+        bench.give(ShutdownAsked())
+        assert to_clients(bench.pass_time(after_s - 0.5), Failed) == []
+        assert to_clients(bench.pass_time(0.5), Failed)
 
 
 def test_last_word_of_an_operator_counts_while_a_model_drains() -> None:

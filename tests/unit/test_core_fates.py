@@ -119,8 +119,8 @@ def test_other_settings_begin_without_the_failures_of_the_old_ones() -> None:
     bench.slow.clear()
     bench.slow.add("c")
     waiting = bench.spawn("c")
-    limits = {"backoff_first_s": 40}
-    bench.reload({"a": NEW, "b": NEW, "c": {**NEW, **group}, "m": group}, **limits)
+    sections = {"a": NEW, "b": NEW, "c": {**NEW, **group}, "m": group}
+    bench.reload(sections, backoff_first_s=40)
     states = {worker.name: worker.state for worker in bench.core.state.workers.values()}
     assert (states["a"], states["b"]) == ("stopped", "stopped")
     assert bench.answer(bench.spawn("a")) == Done(id=bench.newest_id)

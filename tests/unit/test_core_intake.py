@@ -176,7 +176,9 @@ def test_clients_share_of_bytes_is_what_it_leaves_to_others() -> None:
     big = bytes(2**18)
     assert [ask(bench, n, body=big) for n in range(4)] == [True, True, False, False]
     assert ask(bench, 10, STRANGER, big)
-    assert not ask(bench, 11, STRANGER, bytes(2**19)), "there is no such room"
+    large = Generate(id=b"L" * 16, model="a")
+    [failed] = to_clients(bench.client(large, bytes(2**19), Peer("requests", b"third")), Failed)
+    assert failed.message == "3 requests wait for model a, 3 in all: no room for another"
     assert ask(bench, 12, Peer("requests", b"third"))
 
 
