@@ -45,7 +45,7 @@ def reason(s: State, plan: ModelPlan, section: ModelSection | None, limit_s: flo
     row = s.models.get(plan.name)
     if plan.fate == "kept":
         return ""
-    if plan.fate == "added" or row is None:
+    if row is None:
         return loads
     outside = row.state in OUTSIDE
     if plan.fate == "adjusted":
@@ -130,7 +130,6 @@ def replace(s: State, model: Model, section: ModelSection, now: float) -> None:
 def remove(s: State, model: Model, now: float) -> None:
     """A model that is not wanted any more: what runs finishes, what waits is refused."""
     model.removed = True
-    model.summoned = False
     sentence = removed(model.name)
     s.fail_commands(model.spawns, ErrorCode.not_found, sentence)
     ending.fail_queued(s, model, now, ErrorCode.not_found, sentence)
@@ -169,7 +168,6 @@ def forget(s: State, model: Model) -> None:
     """Take the row of a removed model out of the tables."""
     worker = s.worker_of(model)
     worker.models = tuple(name for name in worker.models if name != model.name)
-    s.complete_commands(model.retires)
     s.callers.pop(model.name, None)
     del s.models[model.name]
     s.touch(worker)

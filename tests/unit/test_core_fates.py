@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dflashd.protocol.errors import ErrorCode
-from dflashd.protocol.messages import Done, Load, LoadFailed, Unload
+from dflashd.protocol.messages import Done, Load, LoadFailed, Pin, Unload
 
 from .test_core_placement import File
 
@@ -47,6 +47,11 @@ def test_each_fate_is_told_in_the_words_of_who_uses_the_model() -> None:
     told = bench.reload({"kept": NEW, "idle": {}, "out": {"preload": True}}, dry_run=True, **limits)
     assert told["out"] == "", "what is not loaded does not stay loaded"
     assert bench.reload({"kept": {}}, dry_run=True, **limits)["out"] == "it was not loaded"
+    bench.reload({"kept": {}}, **limits)
+    told = bench.reload({"kept": {}, "busy": {}}, dry_run=True, **limits)
+    assert told["busy"] == (
+        "1 running request may take 7 s to finish, then it loads when it is asked for"
+    )
 
 
 def test_reload_is_written_down_with_what_it_changes_and_what_it_cannot() -> None:
@@ -100,7 +105,19 @@ def test_model_with_other_settings_is_as_its_section_says() -> None:
     bench.reload({"a": pinned, "b": NEW, "c": pinned, "d": NEW})
     models = bench.core.state.models
     assert [models[name].pinned for name in "abcd"] == [True, False, True, False]
-    assert bench.resident() == {"a"}, "and nobody has asked for c"
+    assert bench.resident() == {"a"}
+    assert not models["c"].wanted, "nobody has asked for it"
+
+
+def test_what_waits_is_served_with_the_new_settings() -> None:
+    """Only what runs ends with the old ones, though both were asked before the change."""
+    bench = File({"a": {}}, active_requests_per_worker=1)
+    bench.spawn("a")
+    running, waiting = bench.generate("a"), bench.generate("a")
+    bench.reload({"a": NEW}, active_requests_per_worker=1)
+    bench.done(running)
+    assert bench.core.state.requests[waiting].epoch == 2
+    assert len(bench.ordered(Load)) == 2
 
 
 def test_other_settings_begin_without_the_failures_of_the_old_ones() -> None:
@@ -184,4 +201,31 @@ def test_removed_model_ends_the_commands_that_wait_for_it() -> None:
     bench.reload({"b": {}})
     bench.done(running)
     assert bench.answer(retired) == Done(id=retired)
-    assert list(bench.core.state.models) == ["b"]
+    assert list(bench.core.state.models) == list(bench.core.state.workers) == ["b"]
+
+
+def test_operators_pin_lasts_until_the_file_says_something_new() -> None:
+    """A section that stays as it is leaves its model the pin; one that changes decides anew."""
+    bench = File({"a": {}, "b": {}, "c": {"pinned": True}})
+    for name, pinned in (("a", True), ("b", True), ("c", False)):
+        bench.command(Pin(id=bench.new_id(), model=name, pinned=pinned))
+    bench.reload({"a": {}, "b": {"preload": True}, "c": {"pinned": True, "preload": True}})
+    models = bench.core.state.models
+    assert [models[name].pinned for name in "abc"] == [True, False, True]
+
+
+def test_load_that_is_being_stopped_is_not_stopped_again() -> None:
+    """A second change while the worker ends the first load is one for the next load alone."""
+    group = {"group": "g"}
+    bench = File({"a": group, "b": group})
+    bench.spawn("b")
+    bench.slow.add("a")
+    waiting = bench.generate("a")
+    bench.reload({"a": {**group, "max_tokens": 3}, "b": group})
+    bench.reload({"a": {**group, "max_tokens": 4}, "b": group})
+    assert [header.model for header in bench.ordered(Unload)] == ["a"]
+    bench.slow.clear()
+    bench.unloaded("g", "a")
+    assert bench.core.state.models["a"].settings.max_tokens == 4
+    bench.done(waiting)
+    assert bench.resident() == {"a", "b"}

@@ -30,6 +30,10 @@ def test_lease_tells_what_is_left_of_the_deadline_and_what_the_wait_was_for() ->
     bench.now = 8.0
     [last] = to_worker(bench.says(Done(id=second.id, epoch=1)), Assign)
     assert (last.id, last.deadline_ms, last.load_ms, last.queued_ms) == (third, None, 0, 500)
+    bench.generate(b"4", deadline_ms=1000)
+    bench.now = 20.0
+    [late] = to_worker(bench.says(Done(id=third, epoch=1)), Assign)
+    assert late.deadline_ms == 0
 
 
 def test_places_go_to_who_has_waited_longest_whichever_model_it_is_for() -> None:

@@ -182,6 +182,7 @@ def test_what_an_unload_gave_back_is_asked_for_at_once() -> None:
     assert [note["model"] for note in bench.notes("model_loaded")] == ["a", "b"]
     pings = len(bench.ordered(Ping))
     bench.retire("b")
+    assert bench.core.state.workers["g"].state == "ready"
     assert [note["model"] for note in bench.notes("model_unloaded")] == ["b"]
     bench.pass_time(0.5)
     assert len(bench.ordered(Ping)) == pings + 1
