@@ -215,6 +215,12 @@ def test_preload_that_is_retired_while_it_loads_stays_out() -> None:
     bench.pass_time(60)
     assert bench.state("a") == "absent"
     assert len(bench.ordered(Load)) == 1
+    bench = CoreBench({"a": 1}, pool=4, sections=sections)
+    bench.slow.add("a")
+    bench.begin()
+    assert bench.answer(bench.retire("a", now=True)) == Done(id=bench.newest_id)
+    bench.pass_time(60)
+    assert bench.state("a") == "absent"
 
 
 def test_second_retire_fails_only_what_came_after_the_first() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dflashd.protocol.errors import ErrorCode
 from dflashd.protocol.messages import Done, Load, LoadFailed, Pin, Unload
 
@@ -13,7 +15,7 @@ PRELOADED = {**NEW, "preload": True}
 
 def test_each_fate_is_told_in_the_words_of_who_uses_the_model() -> None:
     """Whether it is loaded, what still runs, who is not served, and when it loads again."""
-    limits = {"active_requests_per_worker": 1, "drain_timeout_s": 7}
+    limits: dict[str, Any] = {"active_requests_per_worker": 1, "drain_timeout_s": 7}
     names = ("kept", "idle", "busy", "full", "gone", "out", "light")
     bench = File({name: {} for name in names}, **limits)
     for name in ("kept", "idle", "busy", "full", "gone", "light"):
@@ -118,6 +120,25 @@ def test_what_waits_is_served_with_the_new_settings() -> None:
     bench.done(running)
     assert bench.core.state.requests[waiting].epoch == 2
     assert len(bench.ordered(Load)) == 2
+
+
+def test_what_runs_has_a_bound_and_hears_why_it_is_over() -> None:
+    """Old settings are not kept for ever for one long request: it is told of the reload."""
+    limits: dict[str, Any] = {"drain_timeout_s": 5, "pong_timeout_s": 1000}
+    for sections, why in (
+        ({"a": NEW, "b": {}}, "the model's configuration has changed"),
+        ({"b": {}}, "model a was removed from the configuration"),
+    ):
+        bench = File({"a": {}, "b": {}}, **limits)
+        bench.spawn("a")
+        running = bench.generate("a")
+        bench.reload(sections, **limits)
+        bench.pass_time(4.5)
+        assert running in bench.core.state.requests
+        bench.pass_time(0.5)
+        failed = bench.answer(running)
+        assert (failed.code, failed.retryable) == (ErrorCode.cancelled, True)
+        assert failed.message == f"{why}, and its time to finish is over"
 
 
 def test_other_settings_begin_without_the_failures_of_the_old_ones() -> None:

@@ -111,19 +111,22 @@ def test_memory_that_ran_out_is_tried_once_more_for_each_wish() -> None:
 
 @pytest.mark.parametrize("stop", ["retire", "shutdown"])
 def test_load_that_fails_while_its_model_is_to_go_has_no_next_try(stop: str) -> None:
-    """The stop that somebody waits for is its end."""
-    bench = Loading({"a": 1}, 4)
-    bench.slow |= {"a", "stop a"}
+    """The stop that somebody waits for is its end, also while others still run beside it."""
+    bench = Loading({"a": 1, "b": 1}, 4, {"a": GROUP, "b": GROUP})
+    bench.spawn("b")
+    bench.generate("b")
+    bench.slow.add("a")
     waiting = bench.generate("a")
     if stop == "retire":
         bench.retire("a")
-        bench.fail("a")
-        assert bench.answer(bench.newest_id) == Done(id=bench.newest_id)
     else:
         bench.give(ShutdownAsked())
+    assert bench.state("a") == "loading"
+    bench.fail("a")
     assert isinstance(bench.answer(waiting), Failed)
-    bench.exit("a")
     assert bench.state("a") == "absent"
+    if stop == "retire":
+        assert bench.answer(bench.newest_id) == Done(id=bench.newest_id)
 
 
 def test_preload_that_cannot_be_had_is_not_wished_for_any_more() -> None:
@@ -132,13 +135,13 @@ def test_preload_that_cannot_be_had_is_not_wished_for_any_more() -> None:
     bench = Loading({"bad": 1, "huge": 9}, 4, {"bad": preload, "huge": preload})
     bench.slow.add("bad")
     bench.begin()
+    assert bench.core.state.callers == {}
     bench.fail("bad", ErrorCode.unsupported)
     assert [note["model"] for note in bench.notes("model_given_up")] == ["bad"]
     [note] = bench.notes("memory_refused")
     assert note["model"] == "huge"
     for model in bench.models:
         assert (model.wanted, model.reason != "") == (False, True)
-    assert bench.core.state.callers == {}
     failed = bench.answer(bench.spawn("huge"))
     assert failed.code is ErrorCode.out_of_memory
     assert failed.message == note["reason"]
