@@ -133,6 +133,11 @@ def stop_undone() -> Any:
     return patch.object(failure, "gone", gone)
 
 
+def steady_traffic_stays() -> Any:
+    """Who is never idle is never made to go, however long another waits for its room."""
+    return patch.object(eviction, "drain_for", lambda *_: None)
+
+
 BUGS: tuple[Bug, ...] = (
     lease_published_late,
     epoch_not_compared,
@@ -145,6 +150,7 @@ BUGS: tuple[Bug, ...] = (
     pin_not_seen,
     idle_since_the_start,
     stop_undone,
+    steady_traffic_stays,
 )
 
 

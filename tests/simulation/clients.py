@@ -130,11 +130,16 @@ class Clients:
 
     def generate(self) -> None:
         """Ask for a completion, at times twice with one id, at times of an unknown model."""
-        peer = self._chance.choice(self.peers)
-        id = self._ask(peer, "generate")
         known = self._chance.random() < 0.99
         model = self._chance.choices(MODELS, ASKED)[0] if known else "nobody"
-        deadline_ms = self._chance.choice((None, None, 500, 20_000))
+        header = self.ask_for(model, self._chance.choice((None, None, 500, 20_000)))
+        if self._chance.random() < 0.05 and header.id in self.open:
+            self._send(self._chance.choice(self.peers), header, b"again")
+
+    def ask_for(self, model: str, deadline_ms: int | None = None) -> Generate:
+        """Ask for a completion of one model: taken in or refused, as its client's share is."""
+        peer = self._chance.choice(self.peers)
+        id = self._ask(peer, "generate")
         header = Generate(id=id, model=model, credit=4, deadline_ms=deadline_ms)
         self._world.wishes.called(model)
         within = self._within_its_share(peer, model)
@@ -143,8 +148,7 @@ class Clients:
             assert not within, "refused, though it had less waiting than was left"
         elif not self.asked[id].ended:
             assert within, "given the room that was left for others"
-        if self._chance.random() < 0.05 and id in self.open:
-            self._send(self._chance.choice(self.peers), header, b"again")
+        return header
 
     def client_reads(self) -> None:
         """Grant credit, rarely far too much."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from dflashd.protocol.messages import Loaded, Pong
 from dflashd.supervisor.core import accounts
+from dflashd.supervisor.core.admission import ABLE
 from dflashd.supervisor.core.events import Event, TimePassed, WorkerSent
 from dflashd.supervisor.core.life import (
     ALIVE,
@@ -45,6 +46,17 @@ LONGEST_S: dict[What, float] = {
 }
 """How long a row may stay as it is. Measured here, not read from the core's own deadlines."""
 
+TURN_S = (
+    LIMITS.max_wait_behind_s
+    + LIMITS.min_residency_s
+    + LIMITS.evict_drain_timeout_s
+    + LIMITS.load_stall_s
+    + LIMITS.stop_timeout_s
+    + LIMITS.terminate_timeout_s
+    + LIMITS.kill_timeout_s
+)
+"""Until whose turn it is has room: those in its way may stay, drain, unload, and be killed."""
+
 
 Key = tuple[str | bytes, int, What]
 """A row as long as it stays as it is: whose, which incarnation, in which state."""
@@ -59,6 +71,9 @@ class Invariants:
         self._reserved_bytes = 0
         self._counted_before: list[object] = []
         self._outside: set[str] = set(MODELS)
+        self._looked_at = world.now
+        self._turn: str | None = None
+        self._waited_s: dict[str, float] = {}
 
     def check(self, event: Event) -> None:
         """All of them, after ``event``."""
@@ -68,12 +83,14 @@ class Invariants:
         for model in self._world.state.models.values():
             self._check_model(model)
         self._check_wishes()
+        self._check_turn()
         self._check_memory(event)
         self._check_clocks(moved=isinstance(event, TimePassed))
 
     def forgive(self, gap_s: float) -> None:
         """Nothing happened for so long that could have ended anything."""
         self._since = {key: since + gap_s for key, since in self._since.items()}
+        self._looked_at += gap_s
 
     def picture(self) -> str:
         """All tables, to see that nothing has changed."""
@@ -165,6 +182,21 @@ class Invariants:
             waited_for = model.queue or model.spawns
             assert waited_for or wishes.may_load(model.name), "an operator's stop was undone"
         self._outside = {m.name for m in s.models.values() if m.state in OUTSIDE}
+
+    def _check_turn(self) -> None:
+        """However much is asked of others: who has waited longest gets its room, or an answer.
+
+        Not counted while something loads: a load lasts as long as it moves.
+        """
+        now, s = self._world.now, self._world.state
+        self._waited_s = {name: self._waited_s.get(name, 0.0) for name in s.callers}
+        if self._turn in self._waited_s:
+            self._waited_s[self._turn] += now - self._looked_at
+            assert self._waited_s[self._turn] <= TURN_S, "its turn never comes"
+        self._looked_at = now
+        loads = any(model.state is Residency.loading for model in s.models.values())
+        able = (name for name in s.callers if s.worker_of(s.models[name]).state in ABLE)
+        self._turn = None if loads else next(able, None)
 
     def _check_memory(self, event: Event) -> None:
         """Only what is measured may exceed what was reckoned with."""

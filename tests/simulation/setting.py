@@ -65,6 +65,9 @@ SIZES = {"a": 300 * MIB, "b": 300 * MIB, "c": 200 * MIB, "d": 200 * MIB, "e": 20
 POOL_BYTES = 1000 * MIB
 """Room for two workers with a model or two each."""
 
+FILLING = ("a", "b")
+"""Two models that leave no room for a third worker."""
+
 
 def size_bytes(model: str) -> int:
     """What a model's weights take."""

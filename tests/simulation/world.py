@@ -34,7 +34,7 @@ from .inspections import Inspections
 from .invariants import Invariants
 from .processes import Processes
 from .script import Step
-from .setting import LIMITS, POOL_BYTES, sections
+from .setting import FILLING, LIMITS, MODELS, POOL_BYTES, sections
 from .wishes import Wishes
 
 QUIET = {
@@ -67,9 +67,14 @@ LOUD = {
     "hang": 0.3,
     "say_stale": 0.5,
     "sleep": 0.05,
+    "rush": 0.01,
     "disconnect": 0.1,
 }
 """The same among requests, commands and faults."""
+
+RUSH_S = 90.0
+BUSY_REQUESTS = 3
+"""Of a model that is kept busy: when one ends, others run or wait."""
 
 PATIENCE_STEPS = 4000
 """Quiet steps within which everything must have come to its end."""
@@ -161,6 +166,24 @@ class World:
         """Let up to a second pass."""
         self.now += self.chance.choice((0.01, 0.1, 0.5, 1.0))
         self.give(TimePassed())
+
+    def rush(self) -> None:
+        """Keep two models busy for longer than anybody has to wait behind them; all are asked for.
+
+        Neither is ever idle: only who is made to go makes room.
+        """
+        busy, end = FILLING, self.now + RUSH_S
+        for model in MODELS:
+            self.clients.ask_for(model)
+
+        def over() -> bool:
+            for model in busy:
+                asked = [r for r in self.state.requests.values() if r.model == model]
+                if len(asked) < BUSY_REQUESTS:
+                    self.clients.ask_for(model)
+            return self.now >= end
+
+        self._go_on_until(over)
 
     def settle(self) -> None:
         """Nobody asks and nothing fails any more: everything asked must come to its end."""
