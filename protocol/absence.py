@@ -4,8 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import zmq
+
 from .errors import DflashError, ErrorCode
 from .paths import full_path
+
+
+class ConnectionLost(DflashError):
+    """The daemon closed the connection, or died: what waited for it has no answer."""
+
+
+def lost(url: str) -> ConnectionLost:
+    """It was there."""
+    sentence = f"the daemon at {url} closed the connection"
+    return ConnectionLost(ErrorCode.worker_lost, sentence, retryable=True)
+
+
+def no_socket(error: zmq.ZMQError) -> DflashError:
+    """It does not even come to a connection."""
+    return DflashError(ErrorCode.internal, f"no socket can be opened: {error}")
 
 
 def nobody(url: str) -> DflashError:

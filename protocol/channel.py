@@ -109,13 +109,7 @@ class Channel:
         self._link.send(encode(Hello(client="dflashd.protocol")))
 
     def _lose(self) -> None:
-        self._fail_all(
-            DflashError(
-                ErrorCode.worker_lost,
-                f"the daemon at {self._url} closed the connection",
-                retryable=True,
-            )
-        )
+        self._fail_all(absence.lost(self._url))
 
     def _receive(self, frames: list[bytes]) -> None:
         self._heard = True

@@ -21,7 +21,7 @@ from .messages import (
     ReloadBody,
     SnapshotBody,
 )
-from .pending import OnEvent
+from .question import OnEvent
 from .reading import Reading
 from .told import LogText
 from .watch import Watching as AsyncWatching

@@ -42,8 +42,8 @@ def commands_of(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentPa
 
 def model_names(parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """The running daemon's models; none where no daemon answers at once."""
+    from ...protocol.asker import ask_status
     from ...protocol.errors import DflashError
-    from ...protocol.question import ask_status
 
     try:
         snapshot = ask_status(parsed_args.runtime_dir, timeout_s=PATIENCE_S)
