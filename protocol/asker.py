@@ -200,6 +200,8 @@ class Asker:
         self._send(feed.frames)
         self._unfinished.add(feed.id)
         while not isinstance((message := self._hear(feed.id)).header, Done):
+            if isinstance(message.header, Accepted):
+                continue
             if not isinstance(message.header, Happened | LogPart) or not window.arrived():
                 raise absence.stranger(self._url)
             item = feed.read(message)

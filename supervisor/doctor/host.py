@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
+from ...protocol.asker import ask_status
 from ...protocol.errors import DflashError
 from ...protocol.finding import Finding
 from ...protocol.messages import SnapshotBody
 from ...protocol.paths import Endpoints
-from ...protocol.asker import ask_status
 from ..config.configuration import DaemonSection
 from ..instance_lock import LOCK_NAME, holder_pid
 from ..pool import memory_pool
