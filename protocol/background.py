@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, final
@@ -26,6 +27,7 @@ class BackgroundLoop:
     """
 
     def __init__(self, name: str) -> None:
+        self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self._ended = False
@@ -39,6 +41,8 @@ class BackgroundLoop:
 
         Raises DflashError(cancelled) when the loop ends meanwhile.
         """
+        if os.getpid() != self._pid:  # the loop's thread is not here: this would wait for ever
+            raise RuntimeError("this client is of the process before the fork: make one here")
         if threading.current_thread() is self._thread:
             raise RuntimeError("a callback of the client must not wait for the client")
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -55,6 +59,8 @@ class BackgroundLoop:
 
     def end(self, last: Work[None]) -> None:
         """Run ``last()`` and end the loop and its thread. From that thread: without waiting."""
+        if os.getpid() != self._pid:
+            return  # a fork has neither
 
         async def finish() -> None:
             try:

@@ -40,7 +40,7 @@ class DflashError(Exception):
         retryable: bool = False,
         retry_after_s: float | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(code, message)  # both, so that it can be pickled
         self.code = code
         self.message = message
         self.retryable = retryable

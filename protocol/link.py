@@ -94,9 +94,9 @@ class Link:
             self._socket.curve_publickey = key.public.encode()
             self._socket.curve_secretkey = key.secret.encode()
         self._monitor = self._socket.get_monitor_socket(_EVENTS)
+        self._socket.connect(url)  # before anybody reads: it may refuse the address
         for socket in (self._socket, self._monitor):
             self._loop.add_reader(socket.FD, self._pump)
-        self._socket.connect(url)
         self._schedule_pump()
 
     async def change(self) -> None:
