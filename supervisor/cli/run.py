@@ -19,6 +19,12 @@ from .completion import ASKED_BY_A_SHELL, answer_the_shell
 from .exits import NoDaemon, sentence_of, status_of
 from .parser import HOMES, chosen_in, parser
 
+STREAMS = (
+    ("stdin", "r", "surrogateescape"),  # what is no text is refused where it is sent
+    ("stdout", "w", "replace"),
+    ("stderr", "w", "backslashreplace"),
+)
+
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status."""
@@ -42,13 +48,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def ready_streams() -> None:
-    """Have an output whatever our parent closed, and for any text whatever its encoding."""
-    for name in ("stdout", "stderr"):
+    """Have them whatever our parent closed, and for any text whatever its encoding."""
+    for name, mode, errors in STREAMS:
         stream: object = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (open to the end)
-        elif name == "stdout" and isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 (open to the end)
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=errors)
 
 
 def drop_output() -> int:

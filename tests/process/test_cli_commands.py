@@ -310,6 +310,25 @@ def test_closed_outputs_change_no_status(shared_daemon: DaemonProcess, closed: s
     assert subprocess.run(["sh", "-c", line], timeout=60, check=False).returncode == 0
 
 
+def test_input_that_is_no_text_is_refused(shared_daemon: DaemonProcess) -> None:
+    """Bytes that are no characters, or no input at all: a sentence, not a traceback."""
+    line = " ".join([*CTL, "--runtime-dir", str(shared_daemon.runtime_dir)])
+    utf8 = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    for command, status in (
+        (f"printf '\\377' | {line} generate a -", 5),
+        (f"printf '\\377' | {line} chat a", 5),
+        (f"{line} chat a <&-", 0),
+        (f"{line} generate a - <&-", 0),
+    ):
+        ended = subprocess.run(
+            ["sh", "-c", command], stderr=subprocess.PIPE, timeout=60, env=utf8, check=False
+        )
+        told = ended.stderr.decode()
+        assert "Traceback" not in told
+        assert ended.returncode == status, told
+        assert ("UTF-8" in told) is (status == 5)
+
+
 def test_text_is_printed_in_any_encoding(make_daemon: MakeDaemon) -> None:
     """Characters a terminal does not have are replaced; the answer goes on."""
     daemon = make_daemon({"a": {"text": "Grüße"}})
