@@ -82,6 +82,8 @@ def test_a_template_that_opens_the_thinking_is_followed(tokenizer: TokenizerWrap
         '<tool_call>{"name": "weather", "arguments": [1]}</tool_call>',
         '<tool_call>{"name": "wea',
         "<tool_call>7</tool_call> so",
+        '<tool_call>{"name": "weather", "arguments": {"at": NaN}}</tool_call>',
+        '<tool_call>{"name": "weather", "arguments": {"at": "\\ud800"}}</tool_call>',
     ],
 )
 def test_a_call_that_cannot_be_read_stays_text(tokenizer: TokenizerWrapper, written: str):

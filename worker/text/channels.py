@@ -151,10 +151,12 @@ def _call(entry: Any) -> ToolCall:
         arguments = json.loads(arguments)
     if not isinstance(arguments, dict):
         raise TypeError("the arguments of a call are no object")
+    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)  # Python reads NaN; JSON not
+    _ = text.encode()  # half a surrogate pair is no text
     return ToolCall(
         id=str(entry.get("id") or f"call_{secrets.token_hex(12)}")[:128],
         name=str(entry["name"])[:128],
-        arguments=json.dumps(arguments, ensure_ascii=False),
+        arguments=text,
     )
 
 
