@@ -80,6 +80,12 @@ def unauthorised(url: str) -> DflashError:
 
 def broken(url: str, *, has_key: bool) -> DflashError:
     """Somebody listens and breaks off before we have met."""
+    if url.startswith("ipc:"):
+        return DflashError(
+            ErrorCode.protocol,
+            f"what listens at {url} breaks the connection off: is it a dflashd?",
+            retryable=True,
+        )
     guess = (
         "is it a dflashd, and the one that this key file was made for?"
         if has_key

@@ -11,8 +11,9 @@ import zmq
 
 from . import absence, question
 from .arguments import Patience, Seconds, checked
-from .ask import GenerateOptions, deadline_ms, generate_body, generate_frames
+from .ask import GenerateOptions, deadline_ms, generate_body
 from .channel import Channel
+from .codec import encode_question
 from .errors import DflashError, ErrorCode
 from .generation import Generation
 from .key_file import read_key_file
@@ -128,7 +129,7 @@ class AsyncClient:
             credit=stream.window.window,
             deadline_ms=deadline_ms(deadline_s),
         )
-        channel.ask(stream, generate_frames(header, generate_body(prompt, **options)))
+        channel.ask(stream, encode_question(header, generate_body(prompt, **options)))
         if deadline_s is not None:
             channel.end_by(stream, deadline_s + DEADLINE_GRACE_S)
         return Generation(stream, self._timeout_s, asyncio.get_running_loop())

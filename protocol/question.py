@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from .codec import Message, decode, decode_body, encode
+from msgspec import Struct
+
+from .codec import Message, decode_body, encode_question
 from .messages import (
     Accepted,
     Body,
@@ -45,8 +46,7 @@ OnEvent = Callable[[Accepted | Event], None]
 """Called with every progress report of a request; what it raises ends the request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question(Generic[T]):
+class Question(Struct, Generic[T], frozen=True, kw_only=True):
     """Ends in one message of the kind ``answer``, or in Failed. ``at_once``: a daemon that lives
     answers without waiting for anything.
     """
@@ -58,8 +58,7 @@ class Question(Generic[T]):
     at_once: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feed(Generic[T]):
+class Feed(Struct, Generic[T], frozen=True, kw_only=True):
     """Message after message until Done; ``read`` makes None of one that says nothing yet."""
 
     id: bytes
@@ -128,13 +127,6 @@ def logs(model: str, lines: int, *, follow: bool) -> Feed[LogText]:
     return _feed(Logs(id=new_id(), model=model, lines=lines, follow=follow), log_reader())
 
 
-def frames_of(header: Header, body: Body | None = None) -> list[bytes]:
-    """As it is sent. Raises DflashError(bad_request) for what the daemon would refuse."""
-    frames = encode(header, body)
-    _ = decode(frames, type(header))
-    return frames
-
-
 def _question(
     header: Status | Spawn | Retire | Pin | ReadCache | ClearCache | Reload | Metrics | Shutdown,
     answer: type[Header],
@@ -143,12 +135,12 @@ def _question(
     *,
     at_once: bool = False,
 ) -> Question[T]:
-    frames = frames_of(header, body)
+    frames = encode_question(header, body)
     return Question(id=header.id, frames=frames, answer=answer, read=read, at_once=at_once)
 
 
 def _feed(header: Subscribe | Logs, read: Callable[[Message], T | None]) -> Feed[T]:
-    return Feed(id=header.id, frames=frames_of(header), read=read)
+    return Feed(id=header.id, frames=encode_question(header), read=read)
 
 
 def _body(type_: type[B]) -> Callable[[Message], B]:
