@@ -20,6 +20,11 @@ def lost(url: str) -> ConnectionLost:
     return ConnectionLost(ErrorCode.worker_lost, sentence, retryable=True)
 
 
+def closed() -> DflashError:
+    """It was us."""
+    return DflashError(ErrorCode.cancelled, "the client was closed")
+
+
 def no_socket(error: zmq.ZMQError) -> DflashError:
     """It does not even come to a connection."""
     return DflashError(ErrorCode.internal, f"no socket can be opened: {error}")

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, final
 
-from .errors import DflashError, ErrorCode
+from . import absence
 
 T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, T]]
@@ -50,7 +50,7 @@ class BackgroundLoop:
             self._submit(work, future)
             return future.result()
         except concurrent.futures.CancelledError as error:
-            raise self._closed() from error
+            raise absence.closed() from error
         except BaseException:
             _ = future.cancel()
             raise
@@ -61,6 +61,8 @@ class BackgroundLoop:
         """Run ``last()`` and end the loop and its thread. From that thread: without waiting."""
         if os.getpid() != self._pid:
             return  # a fork has neither
+        with self._lock:
+            self._ended = True  # for others: what they submit would find it half closed
 
         async def finish() -> None:
             try:
@@ -75,7 +77,7 @@ class BackgroundLoop:
     def _submit(self, work: Work[T], future: concurrent.futures.Future[T]) -> None:
         with self._lock:
             if self._ended:
-                raise self._closed()
+                raise absence.closed()
             self._waiting.add(future)
             self._schedule(work, future)
 
@@ -106,10 +108,6 @@ class BackgroundLoop:
         # What was submitted too late to run would otherwise be waited for, for ever.
         for future in self._waiting.copy():
             _ = future.cancel()
-
-    @staticmethod
-    def _closed() -> DflashError:
-        return DflashError(ErrorCode.cancelled, "the client was closed")
 
 
 def _hand_over(task: asyncio.Task[T], future: concurrent.futures.Future[T]) -> None:

@@ -71,6 +71,8 @@ class AsyncClient:
         self._wait_s: float = timeout_s if wait_s is None else checked("wait_s", wait_s, Seconds)
         self._silence_s: float = checked("silence_s", silence_s, Patience)
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._channels: set[Channel] = set()
+        """Those that are still being opened, too."""
         self._requests: Channel | None = None
         self._control: Channel | None = None
         self._opening: asyncio.Lock | None = None
@@ -96,12 +98,11 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Cancel in the daemon what still runs, and disconnect. Idempotent."""
-        channels = (self._requests, self._control)
+        channels, self._channels = self._channels, set[Channel]()
         self._requests = self._control = None
         context, self._context = self._context, None
         for channel in channels:
-            if channel is not None:
-                channel.close()
+            channel.close()
         if context is not None:
             await _let_go(context)
 
@@ -221,6 +222,8 @@ class AsyncClient:
         if context is None or self._opening is None:
             raise RuntimeError("this client is not open: use 'async with'")
         async with self._opening:
+            if self._context is not context:
+                raise absence.closed()
             if self._control is None:
                 self._control = await self._connect(context, self._endpoints.control)
             return self._control
@@ -236,9 +239,11 @@ class AsyncClient:
             )
         except zmq.ZMQError as error:
             raise absence.no_socket(error) from error
+        self._channels.add(channel)
         try:
             await channel.open(self._wait_s)
         except BaseException:
+            self._channels.discard(channel)
             channel.close()
             raise
         return channel

@@ -100,7 +100,7 @@ class Link:
         self._schedule_pump()
 
     async def change(self) -> None:
-        """Wait until ``up`` or ``refused`` may have changed."""
+        """Wait until ``up`` or ``refused`` may have changed, or it is closed."""
         self._changed.clear()
         await self._changed.wait()
 
@@ -126,6 +126,7 @@ class Link:
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
         self._socket.close()
+        self._changed.set()
 
     def _schedule_pump(self) -> None:
         if not self._pump_is_due:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar, Unpack, final
 
@@ -47,7 +48,8 @@ class Client:
         wait_s: float | None = None,
         silence_s: float = SILENCE_S,
     ) -> None:
-        self._client = AsyncClient(
+        self._make = partial(
+            AsyncClient,
             runtime_dir,
             connect=connect,
             key=key,
@@ -55,6 +57,7 @@ class Client:
             wait_s=wait_s,
             silence_s=silence_s,
         )
+        self._client = self._make()  # which looks at all of these
         self._lock = threading.Lock()
         self._background: BackgroundLoop | None = None
         self._finalizer: weakref.finalize[..., Client] | None = None
@@ -146,12 +149,13 @@ class Client:
         with self._lock:
             if self._background is None:
                 background = BackgroundLoop("dflashd-client")
+                client = self._make()  # another one may still be closing on a loop of its own
                 try:
-                    background.run(self._client.open)
+                    background.run(client.open)
                 except BaseException:
-                    background.end(self._client.close)
+                    background.end(client.close)
                     raise
-                self._background = background
+                self._background, self._client = background, client
                 # Also runs when the client is dropped and when the interpreter exits.
                 self._finalizer = weakref.finalize(self, _close, self._client, background)
             return self._background

@@ -311,3 +311,24 @@ def test_errors_cross_between_processes(error: DflashError) -> None:
     """An error that a pool of processes hands back is the same error."""
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
+
+
+def test_closing_ends_a_connection_that_is_being_made(daemon: ScriptedDaemon) -> None:
+    """Who closes a client does not leave its other tasks waiting, nor the loop unclean."""
+
+    async def scenario() -> None:
+        for _ in range(3):
+            client = AsyncClient(daemon.endpoints.runtime_dir)
+            await client.open()
+            daemon.mute = True
+            waiting = [asyncio.create_task(client.status()) for _ in range(2)]
+            await asyncio.sleep(0)
+            await client.close()
+            for error in await asyncio.gather(*waiting, return_exceptions=True):
+                assert isinstance(error, DflashError)
+                assert error.code is ErrorCode.cancelled
+            daemon.mute = False
+            async with client:
+                assert (await client.status()).state == "serving"
+
+    asyncio.run(asyncio.wait_for(scenario(), 5))

@@ -232,3 +232,21 @@ def test_a_fork_cannot_use_its_parents_client(client: Client, daemon: ScriptedDa
     assert os.waitstatus_to_exitcode(status) == 3
     assert client.status() == SNAPSHOT
     assert next(iter(generation)).text == "0 "
+
+
+def test_closing_and_using_it_at_once_is_no_misuse(client: Client) -> None:
+    """Threads that use a client while others close it are answered, or told that it was closed."""
+
+    def use(_: int) -> ErrorCode | None:
+        try:
+            client.status()
+        except DflashError as error:
+            return error.code
+        return None
+
+    with ThreadPoolExecutor(4) as pool:
+        used = pool.map(use, range(40))
+        for _ in range(40):
+            client.close()
+        assert set(used) <= {None, ErrorCode.cancelled}
+    assert client.status() == SNAPSHOT
