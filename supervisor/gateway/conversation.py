@@ -70,7 +70,7 @@ class Conversation:
         except ClientLeft:
             pass  # nobody to answer
         except Exception as error:  # noqa: BLE001 - the border of a request
-            log.error(line("http_internal_error"), exc_info=error)
+            log.error(line("http_internal_error", request=outlet.id), exc_info=error)
             if not outlet.started:
                 await outlet.whole(INTERNAL.status, self._dialect.error(INTERNAL))
         finally:
@@ -80,6 +80,7 @@ class Conversation:
             log.info(
                 line(
                     "http_answered",
+                    request=outlet.id,
                     path=scope["path"],
                     status=status,
                     model=model,
