@@ -66,6 +66,9 @@ class AsyncClient:
         silence_s: float = SILENCE_S,
     ) -> None:
         self._endpoints = endpoints_of(runtime_dir, connect)
+        if key is not None and connect is None:
+            sentence = "a key is for a daemon at an address, and none is named (connect)"
+            raise DflashError(ErrorCode.bad_request, sentence)
         self._key = read_key_file(key) if key is not None else None
         self._timeout_s: float = checked("timeout_s", timeout_s, Patience)
         self._wait_s: float = timeout_s if wait_s is None else checked("wait_s", wait_s, Seconds)

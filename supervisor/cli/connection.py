@@ -33,7 +33,7 @@ def connected(options: argparse.Namespace) -> AbstractContextManager[Client]:
 
 def asking(options: argparse.Namespace) -> AbstractContextManager[Asker | Client]:
     """The same for commands that generate nothing: without an event loop, on this machine."""
-    if options.connect:
+    if options.connect or options.key:
         return connected(options)
     from ...protocol.asker import Asker
 

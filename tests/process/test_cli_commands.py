@@ -132,6 +132,14 @@ def test_no_daemon_is_said_at_once(tmp_path: Path) -> None:
     assert "dflashd serve" in result.stderr
 
 
+def test_a_key_is_for_an_address(tmp_path: Path) -> None:
+    """A key file that this machine's daemon has no use for is refused, not passed over."""
+    command = [*CTL, "--key", str(tmp_path / "any.key"), "status"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 5
+    assert "address" in result.stderr
+
+
 def test_ctrl_c_cancels_in_the_worker_and_exits_130(make_daemon: MakeDaemon) -> None:
     """Ctrl-C during a generate stops the request in the worker, not only in the terminal."""
     daemon = make_daemon({"a": {"chunks": 100_000}})

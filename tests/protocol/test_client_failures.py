@@ -332,3 +332,11 @@ def test_closing_ends_a_connection_that_is_being_made(daemon: ScriptedDaemon) ->
                 assert (await client.status()).state == "serving"
 
     asyncio.run(asyncio.wait_for(scenario(), 5))
+
+
+def test_a_key_without_an_address_is_refused(tmp_path: Path) -> None:
+    """A key that would not be used is not passed over in silence."""
+    for make in (AsyncClient, Client):
+        with pytest.raises(DflashError, match="address") as refused:
+            make(key=tmp_path / "any.key")
+        assert refused.value.code is ErrorCode.bad_request
