@@ -195,6 +195,17 @@ def test_chat_sends_what_was_said_before(make_daemon: MakeDaemon) -> None:
     assert second == f"{first}|assistant={first}|user=more"
 
 
+def test_a_script_learns_that_an_answer_failed(make_daemon: MakeDaemon) -> None:
+    """Where nobody is there to ask again, the first answer that fails ends the conversation."""
+    daemon = make_daemon({"a": {"chunks": 9, "fail_after": 2}})
+    process = start(daemon, "chat", "a")
+    output, errors = process.communicate("hello\nmore\n", timeout=60)
+    assert process.returncode == 1
+    assert output.startswith("word word ")
+    assert errors.count("dflashctl: ") == 1
+    assert daemon.status().counters["generates"] == 1
+
+
 def test_reader_that_leaves_early_is_no_traceback(make_daemon: MakeDaemon) -> None:
     """``dflashctl generate … | head`` ends quietly, and the request is stopped."""
     daemon = make_daemon({"a": {"chunks": 100_000}})
