@@ -44,7 +44,7 @@ def chat(options: argparse.Namespace) -> int:
 def ask() -> str | None:
     """The next thing the person says; None when they leave."""
     try:
-        said = input("> " if sys.stdin.isatty() else "")
+        said = input("> " if sys.stdin.isatty() and sys.stdout.isatty() else "")
     except EOFError:
         return None
     except KeyboardInterrupt:

@@ -84,6 +84,9 @@ def refused(error: DflashError | NoDaemon | ConfigError, options: argparse.Names
 
 def complain(sentence: str, status: int, advice: str = "") -> int:
     """Say what went wrong on stderr, and on another line what to do about it."""
-    said = "".join(f"dflashctl: {line}\n" for line in sentence.splitlines())
+    from .screen import printable  # which knows the daemon's messages; most commands end well
+
+    lines = printable(sentence).splitlines()  # a model's files may have had a say in it
+    said = "".join(f"dflashctl: {line}\n" for line in lines)
     sys.stderr.write(said + (f"  → {advice}\n" if advice else ""))
     return status

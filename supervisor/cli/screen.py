@@ -11,8 +11,11 @@ from ...protocol.messages import Accepted, Event
 
 def shown(text: str) -> str:
     """Model output for a terminal: a model must not move the cursor or set the title."""
-    if not sys.stdout.isatty():
-        return text
+    return printable(text) if sys.stdout.isatty() else text
+
+
+def printable(text: str) -> str:
+    """A text without control codes."""
     return "".join(c for c in text if c.isprintable() or c in "\n\t")
 
 
@@ -58,6 +61,7 @@ class ProgressLine:
 
     def say(self, text: str, stage: str | None = None) -> None:
         """Show a text, perhaps as the next one of the same stage."""
+        text = printable(text)
         before, self._stage = self._stage, text if stage is None else stage
         if self._tty and text != self._last:
             sys.stderr.write(f"\r\x1b[K{text[: columns() - 1]}")  # a second line would stay there

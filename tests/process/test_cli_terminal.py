@@ -112,6 +112,26 @@ def test_progress_stays_on_its_line(make_daemon: MakeDaemon) -> None:
     assert all(len(line) < 120 for line in drawn[:-1]), drawn
 
 
+def test_an_answer_in_a_file_is_the_answer_alone(shared_daemon: DaemonProcess) -> None:
+    """What only a person at a terminal needs does not go where the answers go."""
+    file = shared_daemon.home / "said"
+    command = " ".join([*CTL, "--runtime-dir", str(shared_daemon.runtime_dir), "chat", "a"])
+    with Terminal(["sh", "-c", f"{command} > {file}"]) as terminal:
+        terminal.until("/exit leaves")
+        terminal.press("hello\n/exit\n")
+        assert terminal.wait() == 0
+    assert file.read_text().startswith("word ")
+
+
+def test_errors_move_no_cursor(make_daemon: MakeDaemon) -> None:
+    """A sentence that quotes a model's files is shown without control codes."""
+    daemon = make_daemon({"a": {"load_error": ["load_failed", "no \x1b]0;title\x07such model"]}})
+    with on_terminal(daemon, "spawn", "a") as terminal:
+        assert terminal.wait() == 1
+    assert "]0;titlesuch model" in terminal.screen
+    assert "\x1b]0" not in terminal.screen
+
+
 def test_top_says_when_the_daemon_goes(make_daemon: MakeDaemon) -> None:
     """A daemon that stops ends the view with a sentence on the normal screen."""
     daemon = make_daemon({"a": {}})
