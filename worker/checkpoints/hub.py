@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from ...protocol.errors import DflashError, ErrorCode
 from ..errand import Progress
+from .fetch_lock import alone
 
 PATTERNS = (
     "*.json",
@@ -21,25 +22,24 @@ PATTERNS = (
 """What a model needs; no Python files, because dflashd never runs a model's own code."""
 
 
-def hub_folder(spec: str, progress: Progress, *, refresh: bool = False) -> Path:
-    """The snapshot of ``owner/name`` or ``owner/name@revision``; raises DflashError.
-
-    A complete local copy is used as it is, so that a restart needs no network and changes no
-    weights; ``refresh`` asks the hub for a newer one first.
+def hub_download(spec: str, progress: Progress) -> Path:
+    """The newest snapshot of ``owner/name`` or ``owner/name@revision``; what is here already is not
+    fetched again. Raises DflashError.
     """
-    copy = None if refresh else hub_copy(spec)
-    if copy is not None:
-        return copy
-    progress("download", 0, 0, "bytes")
     try:
-        return _snapshot(spec, tqdm_class=_progress_bars(progress))
+        with alone(_lock_file(spec), progress):
+            progress("download", 0, 0, "bytes")
+            return _snapshot(spec, tqdm_class=_progress_bars(progress))
     except Exception as error:
         # The hub's client lets through what its HTTP library raises, another in each version.
         raise _explained(spec, error) from error
 
 
 def hub_copy(spec: str) -> Path | None:
-    """The complete snapshot that is on this disk, without asking anybody; raises DflashError."""
+    """The complete snapshot that is on this disk, without asking anybody; raises DflashError.
+
+    It is used as it is, so that a restart needs no network and changes no weights.
+    """
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
@@ -48,6 +48,16 @@ def hub_copy(spec: str) -> Path | None:
         return None
     except Exception as error:
         raise _explained(spec, error) from error
+
+
+def _lock_file(spec: str) -> Path:
+    """Where the hub's client has locks of its own for each file, and waits for them in silence."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.utils import validate_repo_id
+
+    repo = spec.partition("@")[0]
+    validate_repo_id(repo)
+    return Path(HF_HUB_CACHE, ".locks", f"models--{repo.replace('/', '--')}", "dflashd.lock")
 
 
 def _snapshot(spec: str, **options: Any) -> Path:
