@@ -209,7 +209,8 @@ def test_places_swapped(pair: Pair) -> None:
         ({"vocab_size": 0}, "model m cannot be loaded"),
         ({"num_attention_heads": 0, "head_dim": None}, "model m cannot be loaded"),
         ({"text_config": 7}, "model m cannot be loaded"),
-        ({"max_position_embeddings": "many"}, "model m cannot be loaded"),
+        ({"max_position_embeddings": "many"}, "max_position_embeddings must be a whole number"),
+        ({"text_config": []}, "text_config must be a JSON object"),
         ({"layer_types": ["sliding_attention"] * 6}, "model m cannot be loaded"),
     ],
 )

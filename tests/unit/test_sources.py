@@ -18,6 +18,7 @@ from .scripted_hub import REPOSITORY, scripted_hub
 FILES = {
     "config.json": b"{}",
     "model.safetensors": bytes(300_000),
+    "consolidated.safetensors": bytes(300_000),
     "modeling_tiny.py": b"raise SystemExit",
     "README.md": b"# Tiny",
 }
@@ -110,7 +111,9 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path):
 
 
 def test_a_repository_is_fetched_with_progress_and_then_used_offline(tmp_path: Path):
-    """The hub's files arrive with progress in bytes, without the model's own code; then no hub."""
+    """The hub's files arrive with progress in bytes, without the model's own code and without a
+    second copy of its weights; then no hub.
+    """
     with scripted_hub(FILES) as endpoint:
         fetched = resolve_with_hub(REPOSITORY, tmp_path, endpoint)
     assert fetched["files"] == ["config.json", "model.safetensors"]

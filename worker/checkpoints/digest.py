@@ -36,8 +36,11 @@ MOST_REMEMBERED = 4096
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The folder's weight files, in a fixed order."""
-    return sorted(folder.glob("*.safetensors"))
+    """The folder's weight files, in a fixed order: those that mlx-lm reads, where there are some.
+
+    Some models come a second time, in their makers' own format (``consolidated.safetensors``).
+    """
+    return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
 
 
 def folder_marks(folder: Path) -> frozenset[str]:

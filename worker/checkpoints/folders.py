@@ -13,7 +13,7 @@ from ..errand import Errand
 from .digest import MEMO, folder_digest, folder_marks
 from .draft_config import DraftConfig, draft_config
 from .draft_kinds import is_draft
-from .fields import read_config
+from .fields import read_config, text_fields
 from .sources import resolve
 
 DEFAULT_CONTEXT_TOKENS = 8192
@@ -108,8 +108,7 @@ def _target_config(folder: Path, body: LoadBody) -> dict[str, Any]:
 
 
 def _context_tokens(body: LoadBody, config: dict[str, Any]) -> int:
-    text: dict[str, Any] = config.get("text_config", config)
-    longest = int(text.get("max_position_embeddings") or DEFAULT_CONTEXT_TOKENS)
+    longest = text_fields(config).whole("max_position_embeddings", DEFAULT_CONTEXT_TOKENS)
     if body.context_tokens and body.context_tokens > longest:
         raise DflashError(
             ErrorCode.bad_request,

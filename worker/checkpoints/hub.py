@@ -21,6 +21,9 @@ PATTERNS = (
 )
 """What a model needs; no Python files, because dflashd never runs a model's own code."""
 
+SECOND_COPIES = ("consolidated*",)
+"""The same weights once more, in a format that mlx-lm does not read."""
+
 
 def hub_download(spec: str, progress: Progress) -> Path:
     """The newest snapshot of ``owner/name`` or ``owner/name@revision``; what is here already is not
@@ -65,7 +68,8 @@ def _snapshot(spec: str, **options: Any) -> Path:
 
     download = cast("Any", huggingface_hub.snapshot_download)  # its stubs are partly unknown
     repo, _, revision = spec.partition("@")
-    return Path(download(repo, revision=revision or None, allow_patterns=[*PATTERNS], **options))
+    options |= {"allow_patterns": [*PATTERNS], "ignore_patterns": [*SECOND_COPIES]}
+    return Path(download(repo, revision=revision or None, **options))
 
 
 def _explained(spec: str, error: Exception) -> DflashError:

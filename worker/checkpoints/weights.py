@@ -62,7 +62,7 @@ def fits_float32(module: nn.Module) -> bool:
     packed = 0
     for _, part in module.named_modules():
         if "scales" in part and hasattr(part, "bits"):
-            packed += part.weight.size * (32 // part.bits - 1)
+            packed += part.weight.size * 32 // part.bits - part.weight.size
     dense = 4 * (packed + sum(array.size for _, array in parameters(module)))
     needed, available = dense * FLOAT32_HEADROOM, psutil.virtual_memory().available
     if needed > available:

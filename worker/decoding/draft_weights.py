@@ -12,6 +12,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model
 
 from ...protocol.errors import DflashError, ErrorCode
+from ..checkpoints.digest import weight_files
 from ..checkpoints.draft_config import DraftConfig
 from ..checkpoints.fields import shown
 from .draft import DraftModel
@@ -36,7 +37,7 @@ def load_draft(folder: Path, config: DraftConfig, dtype: mx.Dtype | None) -> Dra
         DflashError: load_failed when tensors are missing, left over or of the wrong shape, or
             ``rope_scaling`` is not what its type needs.
     """
-    files = sorted(folder.glob("*.safetensors"))
+    files = weight_files(folder)
     if not files:
         raise DflashError(ErrorCode.load_failed, f"draft {folder} has no *.safetensors file")
     weights: dict[str, mx.array] = {}

@@ -16,6 +16,7 @@ from ..cache.identity import CacheIdentity, text_digest
 from ..cache.naming import Origin, config_digest, fingerprint_of
 from ..checkpoints.digest import combined_digest, tokenizer_digest
 from ..checkpoints.draft_config import DraftConfig
+from ..checkpoints.fields import text_fields
 from ..checkpoints.folders import Checkpoint, Checkpoints, find
 from ..checkpoints.weights import cast, dtype_name, evaluate, fits_float32, wanted_dtype
 from ..decoding.draft_weights import load_draft
@@ -197,7 +198,7 @@ def _model(
         dtype=dtype_name(target.dtype),
         tokenizer=tokenizer,
         eos_token_ids=frozenset(tokenizer.eos_token_ids),
-        vocab_size=_vocab_size(target.config, tokenizer),
+        vocab_size=text_fields(target.config).whole("vocab_size", len(tokenizer)),
         defaults=body,
         target=target.target,
         drafter=drafter,
@@ -208,11 +209,6 @@ def _model(
         fingerprint=fingerprint_of(origin, tokenizer, body.prefill_chunk_tokens),
         parts=gathering.parts,
     )
-
-
-def _vocab_size(config: dict[str, Any], tokenizer: Any) -> int:
-    text: dict[str, Any] = config.get("text_config", config)
-    return int(text.get("vocab_size") or len(tokenizer))
 
 
 def _warm_up(model: Model, report: Progress) -> None:
