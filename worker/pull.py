@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from ..protocol.paths import cache_dir
 from .checkpoints.embedded import DRAFTS, TARGETS, draft_folder
 from .checkpoints.embedded_folder import embedded_folder
 from .checkpoints.hub import hub_download
+from .throttle import Throttle
 
 
 class ProgressLine:
@@ -25,14 +25,12 @@ class ProgressLine:
     def __init__(self) -> None:
         self._tty = sys.stderr.isatty()
         self._stage = ""
-        self._quiet_until_s = 0.0
+        self._throttle = Throttle(0.1 if self._tty else 5.0)
 
     def __call__(self, stage: str, done: int, total: int, unit: str) -> None:
         """Tell that ``done`` of ``total`` ``unit`` are behind us; total 0 means unknown."""
-        now_s = time.monotonic()
-        if stage == self._stage and done != total and now_s < self._quiet_until_s:
+        if not self._throttle.passes(stage, done, total):
             return
-        self._quiet_until_s = now_s + (0.1 if self._tty else 5.0)
         if self._tty and self._stage not in ("", stage):
             sys.stderr.write("\n")
         self._stage = stage

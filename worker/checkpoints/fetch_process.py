@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 
 import msgspec
@@ -17,6 +16,7 @@ from ...protocol import lifeline
 from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.paths import cache_dir
 from ..errand import Progress
+from ..throttle import Throttle
 from .embedded import TARGETS
 from .embedded_folder import embedded_folder
 from .hub import hub_download
@@ -81,15 +81,11 @@ def _teller(fd: int) -> Callable[[Told], None]:
 
 
 def _reporter(tell: Callable[[Told], None]) -> Progress:
-    told_stage, told_at_s = "", 0.0
+    throttle = Throttle(PERIOD_S)
 
     def report(stage: str, done: int, total: int, unit: str) -> None:
-        nonlocal told_stage, told_at_s
-        now_s = time.monotonic()
-        if stage == told_stage and done != total and now_s - told_at_s < PERIOD_S:
-            return
-        told_stage, told_at_s = stage, now_s
-        tell(Report(stage=stage, done=done, total=total, unit=unit))
+        if throttle.passes(stage, done, total):
+            tell(Report(stage=stage, done=done, total=total, unit=unit))
 
     return report
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -13,8 +12,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model
 
 from ..errand import Progress
-
-log = logging.getLogger(__name__)
+from ..log import line, log
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16", "keep"]
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
@@ -66,7 +64,7 @@ def fits_float32(module: nn.Module) -> bool:
     dense = 4 * (packed + sum(array.size for _, array in parameters(module)))
     needed, available = dense * FLOAT32_HEADROOM, psutil.virtual_memory().available
     if needed > available:
-        log.warning("dtype kept reason=memory needed=%d available=%d", needed, available)
+        log.warning(line("dtype_kept", needed_bytes=int(needed), available_bytes=available))
     return needed <= available
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ from ...protocol.errors import DflashError, ErrorCode
 from ..checkpoints.digest import weight_files
 from ..checkpoints.draft_config import DraftConfig
 from ..checkpoints.fields import shown
+from ..log import line, log
 from .draft import DraftModel
-
-log = logging.getLogger(__name__)
 
 IGNORED_TENSORS = ("embed_tokens.weight", "lm_head.weight")
 """Early uploads carry copies of the target's own; the target's are used."""
@@ -48,10 +46,9 @@ def load_draft(folder: Path, config: DraftConfig, dtype: mx.Dtype | None) -> Dra
             raise DflashError(ErrorCode.load_failed, f"{file} cannot be read: {error}") from None
     ignored = [name for name in IGNORED_TENSORS if weights.pop(name, None) is not None]
     if ignored:
+        reason = "the target has its own"
         log.warning(
-            "draft_tensors_ignored draft=%s tensors=%s reason=the_target_has_its_own",
-            folder,
-            ",".join(ignored),
+            line("draft_tensors_ignored", draft=folder, tensors=",".join(ignored), reason=reason)
         )
     weights = _renamed(weights, folder)
     model = _empty_model(config, folder)
