@@ -102,7 +102,7 @@ class CacheSession:
                 self.miss_reason = found
                 return None
             return self._take(found, decoder)
-        except Exception:  # the cache's border: a request does without it
+        except Exception:  # noqa: BLE001 - the cache's border: a request does without it
             log.exception(line("cache_restore_failed", identity=manager.identity.short))
             manager.note_failure("restore_failed")
             decoder.reset()
@@ -173,7 +173,7 @@ class CacheSession:
         except ValueError:
             # State that cannot be cut to what was committed: not sound, so not kept.
             manager.note_failure("unsound")
-        except Exception:  # the cache's border: the request has its answer
+        except Exception:  # noqa: BLE001 - the cache's border: the request has its answer
             log.exception(line("cache_store_failed", identity=manager.identity.short))
             manager.note_failure("store_failed")
 

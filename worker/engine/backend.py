@@ -102,7 +102,7 @@ def _entry_point(name: str, own: Iterable[str]) -> EntryPoint:
 def _made(entry: EntryPoint) -> Backend[Any]:
     try:
         backend = entry.load()()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - other people's code
         log.exception(line("backend_failed", backend=entry.name))
         raise DflashError(
             ErrorCode.load_failed,
