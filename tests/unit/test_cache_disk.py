@@ -340,6 +340,25 @@ def test_full_queue_drops_with_a_reason() -> None:
     assert writer.written == 3
 
 
+def test_writer_without_a_thread_drops_and_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system gives no more threads a snapshot is lost and counted, and no later one."""
+    gate = Gate()
+    gate.open.set()
+    writer = Writer("w", gate)
+
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        assert not writer.submit(data("a"))
+    assert writer.submit(data("b"))
+    assert writer.flush(10)
+    assert gate.stored == ["b"]
+    assert writer.dropped == {"error": 1}
+    assert writer.close(10)
+
+
 def test_waiting_prefixes_are_not_written() -> None:
     """A newer snapshot of the same conversation takes the place of one that still waits."""
     gate = Gate()

@@ -30,8 +30,6 @@ class TextStream:
         self._finder = StopFinder(stop)
         self.stopped: str | None = None
         """The stop string found; its text and all after it are not shown."""
-        self.token_count = 0
-        """Tokens taken; after a stop, up to the one that completed the stop string."""
 
     def push(self, tokens: Sequence[int]) -> str:
         """The text that these tokens make safe to show, possibly empty."""
@@ -39,7 +37,6 @@ class TextStream:
         for token in tokens:
             if self.stopped is not None:
                 break
-            self.token_count += 1
             shown.append(self._scan(self._decoder.push(token)))
         return "".join(shown)
 
