@@ -15,7 +15,7 @@ class Count:
     """
 
     def __init__(self, model: Model, body: GenerateBody) -> None:
-        prompt = encode(model.tokenizer, body, model.vocab_size)
+        prompt = encode(model.tokenizer, body, model.vocab_size, model.context_tokens)
         _ = open_channels(model.tokenizer, body, prompt)
         self._model = model
         self._prompt_tokens = len(prompt)

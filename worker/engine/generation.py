@@ -35,7 +35,7 @@ class Generation:
     """
 
     def __init__(self, model: Model, body: GenerateBody, cache: OpenCache = NO_CACHE) -> None:
-        prompt = encode(model.tokenizer, body, model.vocab_size)
+        prompt = encode(model.tokenizer, body, model.vocab_size, model.context_tokens)
         self._limit = _token_limit(model, body, len(prompt))
         self.engine: Engine
         self.engine, self.engine_reason = _engine(model, body)
