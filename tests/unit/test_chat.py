@@ -59,8 +59,6 @@ class Unread(PlainTokenizer):
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         raise AssertionError("it was tokenised")
 
-    has_tool_calling = True
-
     def apply_chat_template(self, turns: Any, **options: Any) -> list[int]:
         raise AssertionError("it was rendered")
 

@@ -57,9 +57,10 @@ class DiskStore:
     ) -> None:
         home = settings.root / identity.short
         self.folder = home / fingerprint.short
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for private in (settings.root, home):
-            private.chmod(0o700)
+        # A root that was there before, perhaps a whole disk, stays as its owner made it.
+        for folder in (settings.root, home, self.folder):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        home.chmod(0o700)
         if not (home / OWNER).exists():
             (home / OWNER).write_text(json.dumps({"name": identity.name}))
         self._settings = settings

@@ -87,9 +87,10 @@ def load_model(
 
 def _target(checkpoint: Checkpoint, body: LoadBody, gathering: Gathering) -> LoadedTarget:
     """The target of that checkpoint; a new one's weights are not in memory yet."""
+    settings = _settings_digest(checkpoint.folder)
 
     def key(dtype: mx.Dtype | None) -> Hashable:
-        return checkpoint.digest, _settings_digest(checkpoint.folder), dtype_name(dtype)
+        return checkpoint.digest, settings, dtype_name(dtype)
 
     dtype = wanted_dtype(body.dtype)
     present = gathering.find(LoadedTarget, key(dtype))
