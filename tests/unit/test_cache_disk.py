@@ -138,8 +138,8 @@ def test_two_models_share_a_root(tmp_path: Path) -> None:
 
 
 def test_only_its_own_folders_are_made_private(tmp_path: Path) -> None:
-    """What prompts were is nobody else's to read; a root that was there before, perhaps a whole disk
-    that others use, keeps its permissions.
+    """What prompts were is nobody else's to read; a root that was there before, perhaps a disk that
+    others use, keeps its permissions.
     """
     (there := tmp_path / "there").mkdir(mode=0o755)
     for root in (there, tmp_path / "made"):

@@ -87,7 +87,11 @@ def test_loads_at_the_same_time_forget_nothing_of_each_other(
     memo, other = tmp_path / "memo.json", tmp_path / "other"
     other.mkdir()
     (other / "a.safetensors").write_bytes(b"three" * 1200)
-    folder_digest(folder, lambda *_: folder_digest(other, lambda *_: None, memo), memo)
+
+    def meanwhile(*_: object) -> None:
+        folder_digest(other, lambda *_: None, memo)
+
+    folder_digest(folder, meanwhile, memo)
     again = Reads()
     folder_digest(folder, again, memo)
     folder_digest(other, again, memo)
