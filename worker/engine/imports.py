@@ -35,6 +35,9 @@ def _make_engine(*, private: bool) -> Engine:
     prepare_blas()
     with open_files.kept():
         from ..machine import jit
+        from . import memory
         from .mlx_engine import MlxEngine
     log.info(line("mlx_imported", jit=jit.prepare(private=private)))
+    if private:
+        memory.limit_spare()
     return MlxEngine()
