@@ -47,7 +47,7 @@ class Tensor:
 
 
 def read_tensors(folder: Path) -> list[Tensor]:
-    """All tensors of a folder's weight files: the worker's ``digest.py`` says which those are.
+    """All tensors of a folder's weight files: the worker's ``weight_files.py`` says which.
 
     Raises:
         OSError, ValueError: a file is missing, unreadable, or no safetensors file.

@@ -19,8 +19,8 @@ from dflashd.supervisor.inspection import facts as facts_module, inspect
 from dflashd.supervisor.inspection.places import folder_of
 from dflashd.supervisor.inspection.states import target_states
 from dflashd.worker.checkpoints import weights as worker_weights
-from dflashd.worker.checkpoints.digest import weight_files
 from dflashd.worker.checkpoints.embedded import DRAFTS, TARGETS, draft_folder
+from dflashd.worker.checkpoints.weight_files import weight_files
 
 from ..tiny import make_draft, make_target
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..errand import Progress
 from ..memo import recall, remember
+from .weight_files import weight_files
 
 BLOCK_BYTES = 16 * 2**20
 TOKENIZER_FILES = (
@@ -33,14 +34,6 @@ SETTLED_S = 10.0
 """So long ago a file must have changed for its digest to be remembered."""
 
 MOST_REMEMBERED = 4096
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The folder's weight files, in a fixed order: those that mlx-lm reads, where there are some.
-
-    Some models come a second time, in their makers' own format (``consolidated.safetensors``).
-    """
-    return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
 
 
 def folder_marks(folder: Path) -> frozenset[str]:

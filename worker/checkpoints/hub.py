@@ -9,6 +9,7 @@ from typing import Any, cast
 from ...protocol.errors import DflashError, ErrorCode
 from ..errand import Progress
 from .fetch_lock import alone
+from .weight_files import has_all_weights
 
 PATTERNS = (
     "*.json",
@@ -32,10 +33,17 @@ def hub_download(spec: str, progress: Progress) -> Path:
     try:
         with alone(_lock_file(spec), progress):
             progress("download", 0, 0, "bytes")
-            return _snapshot(spec, tqdm_class=_progress_bars(progress))
+            folder = _snapshot(spec, tqdm_class=_progress_bars(progress))
     except Exception as error:
         # The hub's client lets through what its HTTP library raises, another in each version.
         raise _explained(spec, error) from error
+    if not has_all_weights(folder):  # without a network the client gives what there is
+        raise DflashError(
+            ErrorCode.not_found,
+            f"{spec} has no weights in *.safetensors files, or only some of it is on this machine "
+            f"and the hub cannot be reached: then connect once and run 'dflashctl pull {spec}'",
+        )
+    return folder
 
 
 def hub_copy(spec: str) -> Path | None:
@@ -46,11 +54,13 @@ def hub_copy(spec: str) -> Path | None:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        return _snapshot(spec, local_files_only=True)
+        folder = _snapshot(spec, local_files_only=True)
     except LocalEntryNotFoundError:  # nothing, or what an interrupted download left
         return None
     except Exception as error:
         raise _explained(spec, error) from error
+    # Other programs fetch a model's tokenizer alone, which the client does not count as a part.
+    return folder if has_all_weights(folder) else None
 
 
 def _lock_file(spec: str) -> Path:

@@ -11,9 +11,9 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model
 
 from ...protocol.errors import DflashError, ErrorCode
-from ..checkpoints.digest import weight_files
 from ..checkpoints.draft_config import DraftConfig
 from ..checkpoints.fields import shown
+from ..checkpoints.weight_files import weight_files
 from ..log import line, log
 from .draft import DraftModel
 
