@@ -49,6 +49,7 @@ from .paths import Endpoints, runtime_dir as default_runtime_dir
 from .told import LogText, log_reader, read_event
 
 TIMEOUT_S = 10.0
+KNOCK_AGAIN_S = 0.01
 LINGER_MS = 100
 """How long a farewell may take to leave."""
 
@@ -127,14 +128,22 @@ class Asker:
 
     def _knock(self) -> None:
         """Learn at once that nobody is there: libzmq itself would go on trying."""
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(self._timeout_s)
-            try:
-                probe.connect(self._url.removeprefix("ipc://"))
-            except TimeoutError as error:
-                raise absence.mute(self._url) from error
-            except OSError as error:
-                raise absence.nobody(self._url) from error
+        path = self._url.removeprefix("ipc://")
+        until_s = time.monotonic() + self._timeout_s
+        while time.monotonic() < until_s:
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(self._timeout_s)
+                try:
+                    probe.connect(path)
+                except BlockingIOError:  # Linux: somebody listens, whose queue is full just now
+                    time.sleep(KNOCK_AGAIN_S)
+                except TimeoutError:
+                    break
+                except OSError as error:
+                    raise absence.nobody(self._url) from error
+                else:
+                    return
+        raise absence.mute(self._url)
 
     def _ask(self, question: Header, answer: type[Header]) -> Message:
         self._send(question)

@@ -11,7 +11,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import final
 
@@ -19,6 +18,7 @@ import zmq
 
 from ..protocol.messages import FromClient, FromControl, FromWorker
 from ..protocol.paths import Endpoints
+from ..protocol.version import VERSION
 from . import open_files
 from .config_source import ConfigSource
 from .core.events import ReloadAsked, ServingBegan, ShutdownAsked, TimePassed
@@ -249,7 +249,7 @@ class Daemon:
     def _core(self) -> Core:
         identity = Identity(
             instance=self._instance,
-            version=version("dflashd"),
+            version=VERSION,
             pid=os.getpid(),
             started_at=time.monotonic(),
         )

@@ -7,10 +7,10 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 from ..protocol.errors import DflashError
+from ..protocol.version import VERSION
 from .config_source import ConfigSource
 from .daemon import WORKER_COMMAND, Daemon
 from .errors import AlreadyServed, ConfigError, DaemonError
@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="dflashd", description="Keeps several DFlash models live on one machine."
     )
-    top.add_argument("--version", action="version", version=version("dflashd"))
+    top.add_argument("--version", action="version", version=VERSION)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="serve in the foreground until stopped")
     serve.add_argument(

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ...protocol.version import VERSION
 from . import arguments
 from .arguments import Commands
 
@@ -38,22 +39,6 @@ VALUED = frozenset({"--runtime-dir", "--connect", "--key"})
 """Options before the command that take the next word."""
 
 
-class ShowVersion(argparse.Action):
-    """Looks the version up only when it is asked for: that alone takes as long as a status."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        """Print it and exit."""
-        from importlib.metadata import version
-
-        parser.exit(message=f"{version('dflashd')}\n")
-
-
 def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """All commands, or those that ``chosen`` is made with; ``command`` of the result names one.
 
@@ -62,7 +47,7 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="dflashctl", description="Speaks to a dflashd on this machine."
     )
-    top.add_argument("--version", action=ShowVersion, nargs=0, help="show the version and exit")
+    top.add_argument("--version", action="version", version=VERSION)
     top.add_argument(
         "--runtime-dir",
         type=Path,

@@ -6,7 +6,6 @@ import os
 import resource
 import stat
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 from ...protocol.errors import DflashError
@@ -14,6 +13,7 @@ from ...protocol.finding import Finding
 from ...protocol.messages import SnapshotBody
 from ...protocol.paths import Endpoints
 from ...protocol.question import ask_status
+from ...protocol.version import VERSION
 from ..config.configuration import DaemonSection
 from ..instance_lock import LOCK_NAME, holder_pid
 from ..pool import memory_pool
@@ -104,14 +104,13 @@ def daemon(folder: Path) -> Iterator[Finding]:
     except DflashError as error:
         yield silent(folder, error)
         return
-    own = version("dflashd")
-    other = snapshot.version != own
+    other = snapshot.version != VERSION
     yield Finding(
         name="daemon",
         says=f"dflashd {snapshot.version} serves, pid {snapshot.pid}, "
         f"{len(snapshot.models)} model{'s' * (len(snapshot.models) != 1)} configured",
         level="note" if other else "ok",
-        advice=f"this is dflashd {own}: restart the daemon to have it too" if other else "",
+        advice=f"this is dflashd {VERSION}: restart the daemon to have it too" if other else "",
         figures={"pid": snapshot.pid},
     )
     yield from failed_models(snapshot)

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from importlib import metadata
 
 from ...protocol.finding import Finding
+from ...protocol.version import VERSION
 from .known_bad import Site, known_bad
 
-PACKAGES = ("dflashd", "mlx", "mlx-lm", "transformers", "pyzmq", "scipy-openblas32")
+PACKAGES = ("mlx", "mlx-lm", "transformers", "pyzmq", "scipy-openblas32")
 LIBRARIES = ("mlx-cpu", "mlx-cuda", "mlx-cuda-12", "mlx-cuda-13", "mlx-metal")
 GATEWAY = ("starlette", "uvicorn", "h11", "prometheus-client")
 
@@ -18,7 +19,7 @@ def look() -> Iterator[Finding]:
     """The versions, known-bad combinations, what the gateway needs, and what libzmq can do."""
     import zmq
 
-    found = {"python": platform.python_version(), **installed(PACKAGES)}
+    found = {"python": platform.python_version(), "dflashd": VERSION, **installed(PACKAGES)}
     found["libzmq"] = zmq.zmq_version()
     says = ", ".join(f"{name} {version}" for name, version in found.items())
     yield Finding(name="versions", says=says, figures=dict(found))

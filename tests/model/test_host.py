@@ -162,7 +162,7 @@ def test_a_stream_goes_on_while_a_neighbour_comes_and_goes(
         host.load("qwen3", pairs["qwen3"].target, pairs["qwen3"].draft)
         host.load("hybrid", pairs["hybrid"].target, pairs["hybrid"].draft)
         host.unload("hybrid")  # what is compiled once is compiled
-        alone = host.generate("qwen3", tokens=PROMPTS[0], max_tokens=480, ignore_eos=True)
+        alone = host.generate("qwen3", tokens=PROMPTS[0], max_tokens=240, ignore_eos=True)
         expected = alone.wait().tokens
         came, enough = [0], threading.Event()
 
@@ -170,7 +170,7 @@ def test_a_stream_goes_on_while_a_neighbour_comes_and_goes(
             rounds = 0
             while not enough.is_set():
                 tokens: list[int] = []
-                options: Any = {"tokens": PROMPTS[0], "max_tokens": 480, "ignore_eos": True}
+                options: Any = {"tokens": PROMPTS[0], "max_tokens": 240, "ignore_eos": True}
                 for chunk in host.generate("qwen3", **options):
                     tokens += chunk.tokens
                     came[0] += 1
@@ -318,12 +318,11 @@ def test_a_program_ends_cleanly(pairs: dict[str, Pair], ending: str) -> None:
     """A program that shuts its host down, drops it, or just ends in the middle of an answer ends
     at once, quietly, and without a crash of mlx's threads.
     """
-    for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM + ending, str(pairs["llama"].target)],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM + ending, str(pairs["llama"].target)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -22,7 +22,7 @@ from .families import HYBRIDS, MEMBERS, Family, make_member, make_members_draft
 
 pytestmark = pytest.mark.slow
 
-OPERATIONS = 200
+OPERATIONS = 100
 TOKENS = 24
 AT_ONCE = 8
 PROMPTS = ((77, 3, 21, 40, 5), (12, 7, 30, 61, 8, 9, 10, 11, 12), (99, 98, 97))
@@ -193,7 +193,7 @@ def resident_bytes() -> int:
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_200_random_operations_leave_nothing(members: dict[str, Member], seed: int) -> None:
+def test_random_operations_leave_nothing(members: dict[str, Member], seed: int) -> None:
     """Every completed output is its solo run's, every other end was caused; after the last unload
     mlx holds what it held, and the process at most 2 % more, than when every model had been there
     once.
@@ -209,5 +209,5 @@ def test_200_random_operations_leave_nothing(members: dict[str, Member], seed: i
         assert not GUARD.owners()
         assert mx.get_active_memory() <= 1.02 * active_bytes + 1024
         assert resident_bytes() <= 1.02 * start_bytes
-        assert soak.seen["equal"] >= 30, soak.seen
+        assert soak.seen["equal"] >= 20, soak.seen
         assert {"cancelled", "shutting_down", "not_found"} <= set(soak.seen), soak.seen

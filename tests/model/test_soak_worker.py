@@ -23,9 +23,11 @@ from dflashd.protocol.messages import (
 )
 
 from ..process.scripted_supervisor import EPOCH, ScriptedSupervisor
-from .test_soak import OPERATIONS, Member, Soak, make_members
+from .test_soak import Member, Soak, make_members
 
 pytestmark = pytest.mark.slow
+
+OPERATIONS = 200
 
 __all__: list[str] = []
 

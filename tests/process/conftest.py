@@ -45,12 +45,9 @@ def make_gateway() -> Iterator[Callable[..., Gateway]]:
 
 @pytest.fixture(scope="module")
 def shared_daemon() -> Iterator[DaemonProcess]:
-    """One daemon for tests that leave nothing behind: ``a`` answers, ``broken`` cannot load, the
-    folder of ``gone`` is not there.
-    """
+    """One daemon for tests that leave nothing behind: ``a`` answers, ``broken`` cannot load."""
     broken = {"load_error": ["load_failed", "no such file"]}
-    gone = {"load_error": ["not_found", "there is no folder /gone"]}
-    daemon = DaemonProcess({"a": {}, "broken": broken, "gone": gone})
+    daemon = DaemonProcess({"a": {}, "broken": broken})
     yield daemon
     log = daemon.close()
     assert "internal_error" not in log, log

@@ -210,8 +210,7 @@ def test_what_is_done_is_told_as_json_too(
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
-        (("generate", "nobody", "x"), "dflashctl models"),
-        (("generate", "gone", "x"), "`target` or `draft` of [models.gone]"),
+        (("generate", "broken", "x"), "dflashctl logs broken"),
         (("spawn", "broken"), "dflashctl logs broken"),
     ],
 )

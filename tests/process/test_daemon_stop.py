@@ -284,6 +284,8 @@ def test_orphan_is_known_after_the_clock_was_set(
     marked = {**os.environ, MARKER: "dead"}
     orphan = subprocess.Popen(sleeper, env=marked, start_new_session=True)
     try:
+        # Linux tells of an environment only when all of the start is over.
+        wait_for("it has its environment", psutil.Process(orphan.pid).environ)
         ProcessRegistry(tmp_path, "dead").add(orphan.pid, "a")
         boot_s = psutil.boot_time()
         # What Linux does when the clock is set: every start moves with the boot.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,30 @@ def test_silence_ends_in_time(short_dir: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(short_dir / "control.sock"))
         listener.listen()
+        with pytest.raises(DflashError, match="does not answer") as caught:
+            ask_status(short_dir, timeout_s=0.2)
+        assert caught.value.code is ErrorCode.worker_lost
+
+
+def fill(path: Path, connections: ExitStack) -> None:
+    """Connect until no other connection fits in."""
+    while True:
+        client = connections.enter_context(socket.socket(socket.AF_UNIX))
+        client.setblocking(False)
+        try:
+            client.connect(str(path))
+        except BlockingIOError:
+            return
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a Mac refuses what does not fit in")
+def test_a_full_queue_is_not_nobody(short_dir: Path) -> None:
+    """A daemon that has yet to let others in is waited for, and then called silent, not absent."""
+    path = short_dir / "control.sock"
+    with socket.socket(socket.AF_UNIX) as listener, ExitStack() as connections:
+        listener.bind(str(path))
+        listener.listen(1)
+        fill(path, connections)
         with pytest.raises(DflashError, match="does not answer") as caught:
             ask_status(short_dir, timeout_s=0.2)
         assert caught.value.code is ErrorCode.worker_lost

@@ -13,8 +13,8 @@ from .world import LOUD, World
 pytestmark = pytest.mark.slow
 
 PARTS = 8
-STEPS = 32_000
-"""Of each part: a quarter of a million steps in all."""
+STEPS = 25_000
+"""Of each part: two hundred thousand steps in all."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))

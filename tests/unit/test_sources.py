@@ -91,8 +91,13 @@ def test_an_embedded_target_is_its_folder_in_the_cache(smollm2_folder: Path):
     [
         ("smollm2-135m", "draft", ErrorCode.bad_request, "is an embedded target; embedded drafts:"),
         ("smollm2-135m-dflash", "target", ErrorCode.bad_request, "it is an embedded draft"),
-        ("/nowhere/model", "target", ErrorCode.not_found, "there is no folder /nowhere/model"),
-        ("./nowhere", "draft", ErrorCode.not_found, "there is no folder ./nowhere"),
+        (
+            "/nowhere/model",
+            "target",
+            ErrorCode.not_found,
+            "/nowhere/model: correct the target's path",
+        ),
+        ("./nowhere", "draft", ErrorCode.not_found, "./nowhere: correct the draft's path"),
         ("smollm9", "target", ErrorCode.not_found, r"neither an embedded name \(smollm2-135m\)"),
         ("a/b/c", "target", ErrorCode.not_found, "nor a hub repository"),
         ("bad name/..", "target", ErrorCode.bad_request, "is no repository name"),
