@@ -25,9 +25,9 @@ TOKENIZER_FILES = (
     "*.jinja",
     "*.tiktoken",
     "*.model",
-    "*.py",
     "additional_chat_templates/*",
 )
+"""All that a tokenizer may be made of; no Python files, because we never run a model's own code."""
 
 MEMO = "weights-digests.json"
 SETTLED_S = 10.0

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, cast
 
 from ...protocol.errors import DflashError, ErrorCode
 from ..errand import Progress
+from .digest import TOKENIZER_FILES
 from .fetch_lock import alone
 from .weight_files import has_all_weights
 
-PATTERNS = (
-    "*.json",
-    "*.safetensors",
-    "tokenizer.model",
-    "*.tiktoken",
-    "*.txt",
-    "*.jsonl",
-    "*.jinja",
-)
-"""What a model needs; no Python files, because dflashd never runs a model's own code."""
+PATTERNS = ("*.safetensors", *TOKENIZER_FILES)
+"""What a model needs: weights, and besides a tokenizer's files no others than its settings."""
 
 SECOND_COPIES = ("consolidated*",)
 """The same weights once more, in a format that mlx-lm does not read."""
@@ -31,7 +25,9 @@ def hub_download(spec: str, progress: Progress) -> Path:
     fetched again. Raises DflashError.
     """
     try:
-        with alone(_lock_file(spec), progress):
+        with ExitStack() as turn:
+            with suppress(OSError):  # a file system without locks: the client does without, too
+                turn.enter_context(alone(_lock_file(spec), progress))
             progress("download", 0, 0, "bytes")
             folder = _snapshot(spec, tqdm_class=_progress_bars(progress))
     except Exception as error:
