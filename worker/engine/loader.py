@@ -26,6 +26,7 @@ from ..errand import Errand, Progress
 from ..hooks.guard import GUARD
 from ..hooks.lease import Lease
 from ..hooks.model_guard import ModelGuard
+from ..machine.free_memory import free_bytes
 from ..targets import adapt
 from ..targets.target import BACKEND, Target
 from .load_errors import typed_errors
@@ -97,7 +98,7 @@ def _target(checkpoint: Checkpoint, body: LoadBody, gathering: Gathering) -> Loa
     if present is not None:
         return present
     module, config = load_mlx_model(checkpoint.folder, lazy=True)
-    if body.dtype == "auto" and dtype is not None and not fits_float32(module):
+    if body.dtype == "auto" and dtype is not None and not fits_float32(module, free_bytes()):
         dtype = None
 
     def make() -> LoadedTarget:
