@@ -51,7 +51,10 @@ class CachedDecoder(Protocol):
         ...
 
     def capture(self, rows: int) -> tuple[tuple[LayerState, ...], tuple[LayerState, ...] | None]:
-        """Detached copies (lazy) of the first ``rows`` rows, of target and draft."""
+        """Detached copies (lazy) of the first ``rows`` rows, of target and draft.
+
+        Raises ValueError when the state cannot be cut so.
+        """
         ...
 
 
