@@ -146,6 +146,17 @@ def test_what_another_program_left_is_completed(tmp_path: Path):
     assert fetched["files"] == ["config.json", "model.safetensors"]
 
 
+def test_an_index_that_is_wrong_keeps_nobody_from_the_weights(tmp_path: Path):
+    """Some indices name files of another conversion: what the hub has is then all there is."""
+    index = json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors"}}).encode()
+    files = {**FILES, "model.safetensors.index.json": index}
+    with scripted_hub(files) as endpoint:
+        for _ in range(2):
+            found = resolve_with_hub(REPOSITORY, tmp_path, endpoint)
+            assert "model.safetensors" in found["files"]
+    assert resolve_with_hub(REPOSITORY, tmp_path, "http://127.0.0.1:9")["files"] == found["files"]
+
+
 def test_a_model_of_which_a_part_is_missing_is_not_whole(tmp_path: Path):
     """All files that the index names have to be there; one that tells nothing does not count."""
     index = tmp_path / "model.safetensors.index.json"

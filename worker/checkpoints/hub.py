@@ -11,7 +11,7 @@ from ...protocol.errors import DflashError, ErrorCode
 from ..errand import Progress
 from .digest import TOKENIZER_FILES
 from .fetch_lock import alone
-from .weight_files import has_all_weights
+from .weight_files import has_all_weights, weight_files
 
 PATTERNS = ("*.safetensors", *TOKENIZER_FILES)
 """What a model needs: weights, and besides a tokenizer's files no others than its settings."""
@@ -33,7 +33,7 @@ def hub_download(spec: str, progress: Progress) -> Path:
     except Exception as error:
         # The hub's client lets through what its HTTP library raises, another in each version.
         raise _explained(spec, error) from error
-    if not has_all_weights(folder):  # without a network the client gives what there is
+    if not weight_files(folder):  # without a network the client gives what there is
         raise DflashError(
             ErrorCode.not_found,
             f"{spec} has no weights in *.safetensors files, or only some of it is on this machine "
@@ -55,7 +55,8 @@ def hub_copy(spec: str) -> Path | None:
         return None
     except Exception as error:
         raise _explained(spec, error) from error
-    # Other programs fetch a model's tokenizer alone, which the client does not count as a part.
+    # Other programs fetch a model's tokenizer alone, which the client does not count as a part. If
+    # it is the index that is wrong, the hub says that nothing is missing.
     return folder if has_all_weights(folder) else None
 
 
