@@ -236,6 +236,15 @@ def test_no_tokenizer(pair: Pair) -> None:
     assert refusal(*pair).code == ErrorCode.load_failed
 
 
+def test_a_context_that_a_model_is_stretched_to(pair: Pair) -> None:
+    """With YaRN in its configuration a model reads what that makes of it, and no more."""
+    yarn = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 4096}
+    edit(pair[0], rope_scaling=yarn)
+    body = LoadBody(target=str(pair[0]), context_tokens=8000)
+    assert load_model("m", body, lambda *_: None).context_tokens == 8000
+    assert "8192" in refusal(pair[0], context_tokens=8193).message
+
+
 def test_a_context_beyond_the_models(pair: Pair) -> None:
     """A context longer than the model was made for is refused with both lengths, weights unread."""
     weights(pair[0]).write_bytes(b"never read")
