@@ -38,9 +38,10 @@ print(json.dumps({"name": report.name, "active": report.active, "reason": report
 
 def probe(cache: Path, **environment: str) -> dict[str, Any]:
     """What a fresh process reports that prepares its BLAS and multiplies."""
+    inherited = {name: value for name, value in os.environ.items() if "_NUM_THREADS" not in name}
     done = subprocess.run(
         [sys.executable, "-c", PROBE, str(cache)],
-        env={**os.environ, **environment},
+        env={**inherited, **environment},
         capture_output=True,
         text=True,
         check=True,
