@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import stat
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import final
@@ -18,6 +15,7 @@ from .config.differences import in_effect, plan
 from .config.file import load, parse
 from .core.effects import ReadConfig
 from .core.events import ConfigRead, ConfigRefused
+from .detached import detached
 from .errors import ConfigError
 from .file_watch import FileWatch
 from .logs.log import line, log
@@ -31,19 +29,30 @@ Answer = ConfigRead | ConfigRefused
 class ConfigSource:
     """The configuration in effect, and its file if there is one. Raises ConfigError.
 
-    A file is read by a thread of its own, which nobody waits for: a file system that hangs must
+    A file is read, and watched, by threads which nobody waits for: a file system that hangs must
     not stop the daemon, and a long file must not hold up its streams.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._path = None if path is None else path.absolute()
         self._watch = FileWatch(self._path)
+        self._is_looked_at = False
         self.current: Config = Config() if self._path is None else load(self._path)
 
-    @property
-    def has_changed(self) -> bool:
-        """Whether the file is another one since it was last read, and is not being written."""
-        return self.current.daemon.watch_config and self._watch.has_settled_on_another()
+    def look(self, changed: Callable[[], None]) -> None:
+        """Begin to see whether the file is another one than was read, and is not being written.
+
+        ``changed`` is called in the loop if so. One look at a time.
+        """
+
+        def end(is_another: bool) -> None:  # noqa: FBT001 (what a look answers)
+            self._is_looked_at = False
+            if is_another:
+                changed()
+
+        if self.current.daemon.watch_config and not self._is_looked_at:
+            self._is_looked_at = True
+            detached("watch-config", self._watch.has_settled_on_another, end)
 
     def adopt(self, config: Config) -> None:
         """Put a configuration into effect, except for what needs a restart."""
@@ -51,16 +60,14 @@ class ConfigSource:
 
     def read(self, question: ReadConfig, deliver: Callable[[Answer], None]) -> None:
         """Read the file, or the text that is given in its place; ``deliver`` gets the outcome."""
-        loop, current = asyncio.get_running_loop(), self.current
+        current = self.current
 
-        def work() -> None:
-            answer = self._answer(question, current)
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody asks any more
-                loop.call_soon_threadsafe(deliver, answer)
+        def work() -> Answer:
+            if not (question.dry_run or question.body):
+                self._watch.read_now()
+            return self._answer(question, current)
 
-        if not (question.dry_run or question.body):
-            self._watch.read_now()
-        threading.Thread(target=work, name="read-config", daemon=True).start()
+        detached("read-config", work, deliver)
 
     def _answer(self, question: ReadConfig, current: Config) -> Answer:
         try:

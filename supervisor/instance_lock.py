@@ -77,19 +77,21 @@ class InstanceLock:
             if os.fstat(fd).st_ino == self.path.stat().st_ino:
                 return fd
         except BlockingIOError:
-            message = self._refusal(os.pread(fd, 4096, 0))
             os.close(fd)
-            raise AlreadyServed(message) from None
+            raise AlreadyServed(self._refusal()) from None
         except FileNotFoundError:
             pass
+        except OSError as error:
+            os.close(fd)
+            raise UnsafeDirectory(
+                f"{self.path} cannot be locked: {error}; give dflashd a runtime_dir on a local disk"
+            ) from error
         os.close(fd)
         return -1
 
-    def _refusal(self, text: bytes) -> str:
-        try:
-            who = f"dflashd (pid {msgspec.json.decode(text, type=Holder).pid})"
-        except msgspec.MsgspecError:
-            who = "another dflashd"
+    def _refusal(self) -> str:
+        pid = holder_pid(self.path)
+        who = "another dflashd" if pid is None else f"dflashd (pid {pid})"
         return (
             f"{who} serves {self.path.parent} already: stop it with `dflashctl shutdown`, "
             "or give this one another runtime_dir"

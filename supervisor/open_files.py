@@ -8,6 +8,8 @@ import resource
 from typing import final
 
 WANTED = 65_536
+MAC_MOST = 10_240
+"""OPEN_MAX there: what a process may have whatever its administrator set."""
 
 CROWD_PER_S = 10_000
 """Connections that may arrive in a second; libzmq accepts each in a tenth of a millisecond."""
@@ -16,10 +18,14 @@ CROWD_PER_S = 10_000
 def raise_limit() -> None:
     """Raise the soft limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    for most in (WANTED, MAC_MOST):
+        wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        if soft == resource.RLIM_INFINITY or soft >= wanted:
+            return
+        # A kernel's own bound may lie below the hard limit, and be told by nothing else.
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return
 
 
 @final

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+import psutil
 
 UNLIMITED_BYTES = 2**60
 """Version 1 of cgroups writes a number beyond this where there is no limit."""
@@ -25,26 +26,28 @@ class Pool:
     source: str
 
 
-def memory_pool(share: float, given_bytes: int | None = None, *, root: Path = Path("/")) -> Pool:
+def memory_pool(share: float, given_bytes: int | None = None) -> Pool:
     """``given_bytes`` as they are; else ``share`` of what this machine, or container, has.
 
-    A Mac's pool is also bounded by what the system lets its GPU use. ``root`` is where /proc and
-    /sys are.
+    A Mac's pool is also bounded by what the system lets its GPU use.
     """
     if given_bytes is not None:
         return Pool(budget_bytes=given_bytes, source="memory_bytes of the configuration")
+    physical_bytes = psutil.virtual_memory().total
     if sys.platform == "darwin":
-        return mac_pool(share, installed_bytes(), _sysctl_mib(WIRED_LIMIT))
-    return linux_pool(share, root)
+        return mac_pool(share, physical_bytes, _sysctl_mib(WIRED_LIMIT))
+    return linux_pool(share, physical_bytes)
 
 
-def linux_pool(share: float, root: Path = Path("/")) -> Pool:
-    """``share`` of the physical memory, or of the tightest control group above this process."""
-    physical = _meminfo_total(root) or installed_bytes()
+def linux_pool(share: float, physical_bytes: int, root: Path = Path("/")) -> Pool:
+    """``share`` of the physical memory, or of the tightest control group above this process.
+
+    ``root`` is where /proc and /sys are.
+    """
     limits = {f"control group {group}": limit for group, limit in _cgroup_limits(root)}
-    what, least = min(limits.items(), key=lambda item: item[1], default=("", physical))
-    if least >= physical:
-        what, least = "physical memory", physical
+    what, least = min(limits.items(), key=lambda item: item[1], default=("", physical_bytes))
+    if least >= physical_bytes:
+        what, least = "physical memory", physical_bytes
     return Pool(budget_bytes=int(share * least), source=f"{share:g} of {what}")
 
 
@@ -63,18 +66,6 @@ def mac_pool(share: float, physical_bytes: int, wired_limit_mib: int) -> Pool:
     if working_set < shared:
         return Pool(budget_bytes=working_set, source=name)
     return Pool(budget_bytes=shared, source=f"{share:g} of unified memory")
-
-
-def installed_bytes() -> int:
-    """Physical memory as the C library tells it."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _meminfo_total(root: Path) -> int | None:
-    for line in _lines(root / "proc/meminfo"):
-        if line.startswith("MemTotal:"):
-            return int(line.split()[1]) * 1024
-    return None
 
 
 def _cgroup_limits(root: Path) -> Iterator[tuple[str, int]]:

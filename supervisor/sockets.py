@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Generator, Iterator
 from typing import Literal, final
 
+import zmq
+
+from ..protocol.messages import FromClient, FromControl, FromWorker
+from ..protocol.paths import Endpoints
 from .core.events import ClientOverflowed, ClientVanished, Peer
-from .doors.door import Delivery, Door
+from .doors.door import CLIENT_BURST_MESSAGES, WORKER_BURST_MESSAGES, Delivery, Door
+from .doors.local import LocalDoor
+from .errors import DaemonError
 from .tcp.door import TcpDoor
 
 ClientDoor = Literal["requests", "control", "tcp"]
@@ -78,3 +85,27 @@ class Sockets:
         return {
             f"{door.name}_{key}": value for door in self for key, value in door.counters.items()
         }
+
+
+@contextlib.contextmanager
+def open_sockets(endpoints: Endpoints) -> Generator[Sockets]:
+    """Bind those of this machine; close all, then wait for last messages. Raises DaemonError."""
+    kinds = (
+        (FromClient, CLIENT_BURST_MESSAGES),
+        (FromControl, CLIENT_BURST_MESSAGES),
+        (FromWorker, WORKER_BURST_MESSAGES),
+    )
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    doors: list[Door] = []
+    try:
+        for path, (kind, burst_messages) in zip(endpoints.paths, kinds, strict=True):
+            try:
+                doors.append(LocalDoor(context, path, kind, burst_messages=burst_messages))
+            except (zmq.ZMQError, OSError) as error:
+                raise DaemonError(f"{path} cannot be bound: {error}") from error
+        requests, control, workers = doors
+        yield Sockets({"requests": requests, "control": control}, workers)
+    finally:
+        for door in doors:
+            door.close()
+        context.term()

@@ -1,64 +1,38 @@
-"""Frames in, events to the core; effects out, frames and processes."""
+"""Frames in, events to the core, its effects to whoever performs them."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import final
 
-from msgspec import structs
-
 from ..protocol.codec import decode, encode
-from ..protocol.errors import DflashError, ErrorCode, Malformed, Stranger
-from ..protocol.messages import (
-    Body,
-    Failed,
-    Header,
-    Measured,
-    ServiceStatus,
-    Snapshot,
-)
+from ..protocol.errors import ErrorCode, Malformed, Stranger
+from ..protocol.messages import Body, Failed, Header, ServiceStatus
 from .config_source import ConfigSource
-from .core.effects import (
-    AdoptConfig,
-    Effect,
-    InspectModel,
-    Note,
-    ReadConfig,
-    SendMetrics,
-    SendSnapshot,
-    SendToClient,
-    SendToWorker,
-    SignalProcess,
-    SpawnProcess,
-    StartWatch,
-    StopServing,
-)
 from .core.events import (
     ClientErred,
     ClientOverflowed,
     ClientSent,
     ClientVanished,
     Event,
-    ModelInspected,
     Peer,
-    ProcessStarted,
-    ProcessStartFailed,
     WorkerExited,
     WorkerSent,
     WorkerUnreachable,
 )
-from .core.facts import ModelFacts
 from .core.machine import Core
 from .doors.door import Door
-from .inspection.inspector import Inspector
 from .logs.log import line, log
+from .performer import Performer
 from .processes.workers import Processes
+from .shell_figures import ShellFigures
 from .sockets import ClientDoor, Sockets
 from .tcp.door import TcpDoor
 from .watching.lookout import Lookout
-from .worker_links import WorkerLinks, routing_id
+from .worker_links import WorkerLinks
 
 BATCH_MESSAGES = 64
 """Taken from one socket before the others have their turn."""
@@ -80,30 +54,31 @@ class Switchboard:
         sockets: Sockets,
         processes: Processes,
         *,
-        inspector: Inspector,
         configs: ConfigSource,
         lookout: Lookout,
         on_stop: Callable[[], None],
-        services: Callable[[], tuple[ServiceStatus, ...]] = tuple,
-        problems: Callable[[], tuple[str, ...]] = tuple,
+        services: Callable[[], tuple[ServiceStatus, ...]],
+        problems: Callable[[], tuple[str, ...]],
     ) -> None:
-        self._problems = problems
-        self._services = services
         self._core = core
         self._sockets = sockets
-        self._on_stop = on_stop
-        self._processes = processes
-        self._configs = configs
-        processes.on_exit = self.worker_exited
-        self._inspector = inspector
-        inspector.on_facts = self.model_inspected
         self._lookout = lookout
-        lookout.send = self._send_to_client
         self._links = WorkerLinks(processes)
+        self._figures = ShellFigures(sockets, lookout, services=services, problems=problems)
+        self._performer = Performer(
+            sockets,
+            processes,
+            configs=configs,
+            lookout=lookout,
+            figures=self._figures,
+            deliver=self.give,
+            on_stop=on_stop,
+        )
+        processes.on_exit = self.worker_exited
+        lookout.send = self._send
         self._events: deque[Event] = deque()
         self._handling = False
-        self._counters: Counter[str] = Counter()
-        self._busy_cpu_s = 0.0
+        self._turn_is_due = False
 
     @property
     def is_behind(self) -> bool:
@@ -115,24 +90,18 @@ class Switchboard:
         """When time alone changes something, on the monotonic clock."""
         return self._core.next_deadline()
 
-    def turn(self) -> bool:
-        """Take in what has arrived, act on it; True when there is more."""
-        began_s = time.thread_time()
-        workers = self._sockets.workers
-        if workers.may_have_message:
-            for identity, frames in workers.receive(BATCH_MESSAGES):
-                self._from_worker(identity, frames)
-        for name, door in self._sockets.clients.items():
-            if door.may_have_message:
-                taken_bytes = 0
-                for identity, frames in door.receive(BATCH_MESSAGES):
-                    self._from_client(name, door, identity, frames)
-                    taken_bytes += sum(map(len, frames))
-                    if taken_bytes >= BATCH_BYTES:
-                        break
-        more = self._watch()
-        self._busy_cpu_s += time.thread_time() - began_s
-        return more or self._sockets.may_have_message
+    def wake(self, door: Door) -> None:
+        """Something may have arrived at a door."""
+        door.stir()
+        if door.is_behind:  # what woke us may be that a peer reads again
+            self.flush()
+        self.turn()
+
+    def turn(self) -> None:
+        """Take in what has arrived, and act on it; what is more has its turn after others."""
+        if not self._turn_is_due and self._take_in():
+            self._turn_is_due = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
 
     def flush(self) -> None:
         """Send what waits, and notice who is gone and what was logged."""
@@ -141,12 +110,14 @@ class Switchboard:
             self.give(ClientVanished(peer=peer))
         if self._sockets.workers.is_behind:
             for identity in self._sockets.workers.flush():
-                self._unreachable(identity)
+                link = self._links.get(identity)
+                if link is not None:
+                    self.give(WorkerUnreachable(worker=link.worker, epoch=link.epoch))
 
     def let_in(self, *, new_clients: bool) -> None:
         """Open or shut the clients' doors for connections that are not there yet."""
         log.warning(line("doors_opened" if new_clients else "doors_shut"))
-        self._counters["doors_shut"] += not new_clients
+        self._figures.counters["doors_shut"] += not new_clients
         self._sockets.let_in(new_clients=new_clients)
 
     def open_door(self, door: TcpDoor) -> None:
@@ -157,7 +128,7 @@ class Switchboard:
         """They may not any more."""
         self._sockets.close_tcp(door)
 
-    def lose(self, door: TcpDoor, identities: list[bytes]) -> None:
+    def lose(self, identities: list[bytes]) -> None:
         """Connections on tcp have ended."""
         for identity in identities:
             self.give(ClientVanished(peer=Peer("tcp", identity)))
@@ -165,6 +136,12 @@ class Switchboard:
     def note(self, name: str, fields: Mapping[str, str | float]) -> None:
         """Keep and tell an event of the shell."""
         self._lookout.note(name, fields)
+
+    def mistake(self, cause: object) -> None:
+        """Log and count an exception that is being handled: one of ours, which ends nothing."""
+        self._figures.counters["internal_errors"] += 1
+        name = getattr(cause, "__qualname__", type(cause).__name__)
+        log.exception(line("internal_error", cause=name))
 
     def give(self, event: Event) -> None:
         """Hand an event to the core and obey; what that brings about is handled in turn."""
@@ -185,11 +162,28 @@ class Switchboard:
         self._sockets.workers.forget(self._links.end(worker, epoch))
         self.give(WorkerExited(worker=worker, epoch=epoch, status=status, log_tail=log_tail))
 
-    def model_inspected(self, model: str, facts: ModelFacts) -> None:
-        """A model's files were looked at."""
-        self.give(ModelInspected(model=model, facts=facts))
+    def _next_turn(self) -> None:
+        self._turn_is_due = False
+        self.turn()
 
-    # --- in --------------------------------------------------------------------------------------
+    def _take_in(self) -> bool:
+        """What has arrived, as far as one batch goes; True when there is more."""
+        began_s = time.thread_time()
+        workers = self._sockets.workers
+        if workers.may_have_message:
+            for identity, frames in workers.receive(BATCH_MESSAGES):
+                self._from_worker(identity, frames)
+        for name, door in self._sockets.clients.items():
+            if door.may_have_message:
+                taken_bytes = 0
+                for identity, frames in door.receive(BATCH_MESSAGES):
+                    self._from_client(name, door, identity, frames)
+                    taken_bytes += sum(map(len, frames))
+                    if taken_bytes >= BATCH_BYTES:
+                        break
+        more = self._watch()
+        self._figures.busy_cpu_s += time.thread_time() - began_s
+        return more or self._sockets.may_have_message
 
     def _from_client(
         self, name: ClientDoor, door: Door, identity: bytes, frames: list[bytes]
@@ -231,121 +225,31 @@ class Switchboard:
         header, body = message.header, message.body
         self.give(WorkerSent(worker=link.worker, epoch=link.epoch, header=header, body=body))
 
-    # --- out -------------------------------------------------------------------------------------
-
     def _handle(self, event: Event) -> None:
         if isinstance(event, ClientVanished | ClientOverflowed):
             self._lookout.lost(event)
         try:
             effects = self._core.handle(event, time.monotonic())
         except Exception:  # noqa: BLE001 (a mistake of ours must not take every model down)
-            self._mistake(event)
+            self.mistake(event)
             return
         for effect in effects:
             try:
-                self._perform(effect)
+                self._came(self._performer.perform(effect))
             except Exception:  # noqa: BLE001 (and not keep the other effects from happening)
-                self._mistake(effect)
+                self.mistake(effect)
+
+    def _came(self, event: Event | None) -> None:
+        if event is not None:
+            self._events.append(event)
+
+    def _send(self, peer: Peer, header: Header, body: bytes | Body) -> None:
+        """Send what a watcher is told; what that shows is handled with the next event."""
+        self._came(self._performer.send(peer, header, body))
 
     def _watch(self) -> bool:
         try:
             return self._lookout.turn()
         except Exception:  # noqa: BLE001 (watching must not disturb those who work)
-            self._mistake(self._lookout)
+            self.mistake(self._lookout)
             return False
-
-    def _mistake(self, cause: object) -> None:
-        self._counters["internal_errors"] += 1
-        log.exception(line("internal_error", cause=type(cause).__name__))
-
-    def _perform(self, effect: Effect) -> None:
-        match effect:
-            case SendToClient():
-                self._send_to_client(effect.peer, effect.header, effect.body)
-            case SendToWorker():
-                self._send_to_worker(effect)
-            case SendSnapshot() | SendMetrics():
-                self._send_state(effect)
-            case StartWatch():
-                self._lookout.start(effect)
-            case SpawnProcess() | SignalProcess():
-                self._command(effect)
-            case InspectModel():
-                self._inspector.ask(effect.model, effect.body)
-            case ReadConfig() | AdoptConfig():
-                self._configure(effect)
-            case Note():
-                self._lookout.note(effect.name, effect.fields)
-            case StopServing():
-                self._lookout.end()
-                self._on_stop()
-
-    def _send_state(self, effect: SendSnapshot | SendMetrics) -> None:
-        if isinstance(effect, SendSnapshot):
-            counters = {**effect.snapshot.counters, **self._own_counters()}
-            body = structs.replace(
-                effect.snapshot,
-                counters=counters,
-                services=self._services(),
-                problems=self._problems(),
-            )
-            self._send_frames(effect.peer, encode(Snapshot(id=effect.id), body))
-            return
-        doors = {door.name: door.counters for door in self._sockets}
-        errors = self._counters["internal_errors"]
-        measured = self._lookout.measured(effect.metrics, doors, errors, self._busy_cpu_s)
-        self._send_frames(effect.peer, encode(Measured(id=effect.id), measured))
-
-    def _configure(self, effect: ReadConfig | AdoptConfig) -> None:
-        if isinstance(effect, ReadConfig):
-            self._configs.read(effect, self.give)
-        else:
-            self._configs.adopt(effect.config)
-            self._processes.serve_models(self._configs.current.models)
-
-    def _send_to_client(self, peer: Peer, header: Header, body: bytes | Body = b"") -> None:
-        self._send_frames(peer, encode(header, body))
-
-    def _send_frames(self, peer: Peer, frames: list[bytes]) -> None:
-        shown = self._sockets.send_to_client(peer, frames)
-        if shown is not None:
-            self._events.append(shown)
-
-    def _send_to_worker(self, effect: SendToWorker) -> None:
-        identity = routing_id(effect.worker, effect.epoch)
-        if not self._sockets.send_to_worker(identity, encode(effect.header, effect.body)):
-            self._unreachable(identity)
-
-    def _unreachable(self, identity: bytes) -> None:
-        link = self._links.get(identity)
-        if link is not None:
-            self.give(WorkerUnreachable(worker=link.worker, epoch=link.epoch))
-
-    def _spawn(self, effect: SpawnProcess) -> None:
-        worker, epoch = effect.worker, effect.epoch
-        try:
-            pid = self._processes.start(worker, epoch, cpu_share=effect.cpu_share)
-        except (OSError, DflashError) as error:
-            event = ProcessStartFailed(worker=worker, epoch=epoch, reason=str(error))
-            self._events.append(event)
-        else:
-            self._events.append(ProcessStarted(worker=worker, epoch=epoch, pid=pid))
-
-    def _command(self, effect: SpawnProcess | SignalProcess) -> None:
-        if isinstance(effect, SpawnProcess):
-            self._spawn(effect)
-        else:
-            self._signal(effect)
-
-    def _signal(self, effect: SignalProcess) -> None:
-        if not self._processes.signal(effect.worker, effect.epoch, effect.signal):
-            event = WorkerExited(worker=effect.worker, epoch=effect.epoch, status=-9)
-            self._events.append(event)
-
-    def _own_counters(self) -> dict[str, float]:
-        return {
-            **self._counters,
-            **self._sockets.counters(),
-            **self._lookout.counters(),
-            "busy_cpu_s": self._busy_cpu_s,
-        }

@@ -72,6 +72,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def packages_missing() -> bool:
-    """Whether the gateway's own packages are not installed."""
-    return any(find_spec(name) is None for name in ("starlette", "uvicorn", "prometheus_client"))
+def packages_missing() -> list[str]:
+    """Those of the gateway's own packages that are not installed."""
+    names = ("starlette", "uvicorn", "h11", "prometheus_client")
+    return [name for name in names if find_spec(name) is None]

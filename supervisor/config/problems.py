@@ -69,8 +69,9 @@ def problems_between(config: Config) -> Iterator[Problem]:
     if config.tcp is not None and config.tcp.insecure_loopback and config.tcp.outside:
         what = f"is for the loopback only, and {config.tcp.outside[0]} is not: use keys there"
         yield Problem(("tcp", "insecure_loopback"), what)
-    if config.http is not None and packages_missing():
-        yield Problem(("http",), "needs more packages: pip install 'dflashd[http]'")
+    if config.http is not None and (missing := packages_missing()):
+        what = f"needs {', '.join(missing)}: pip install 'dflashd[http]'"
+        yield Problem(("http",), what)
 
 
 def table_problems(

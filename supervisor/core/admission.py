@@ -27,6 +27,8 @@ def consider(s: State, now: float) -> None:
         model = s.models.get(name)
         if model is None or model.state is not Residency.absent or not model.wanted:
             forget(s, name)
+            if model is not None:
+                inspecting.forget(model)
         elif s.shutdown_level == 0 and not may_pass(s, model, now):
             return
 

@@ -6,7 +6,6 @@ from ...protocol.errors import ErrorCode
 from ...protocol.messages import (
     Cancel,
     ClearCache,
-    Failed,
     Logs,
     Pin,
     ReadCache,
@@ -19,10 +18,12 @@ from . import keeping, load_failure, placement, reading, retiring, shutdown
 from .effects import StartWatch
 from .events import Peer
 from .home import asked
-from .intake import unknown_model
 from .life import SERVED, Residency, WorkerState
-from .records import SENTENCE_CHARACTERS, Command, Model, Question, Worker
+from .records import Command, Model, Question, Worker
+from .refusals import STOPPING, failed, unknown
 from .state import State
+
+NOBODY_WAITS = "nobody waits for this any more"
 
 
 def command(
@@ -48,11 +49,11 @@ def command(
 def spawn(s: State, peer: Peer, header: Spawn) -> None:
     """Load a model now; an operator's word clears earlier failures."""
     if s.shutdown_level:
-        refuse(s, peer, header.id, ErrorCode.shutting_down, "the daemon is stopping")
+        refuse(s, peer, header.id, ErrorCode.shutting_down, STOPPING)
         return
     model = s.models.get(header.model)
     if model is None or model.removed:
-        refuse(s, peer, header.id, ErrorCode.not_found, unknown_model(s, header.model))
+        refuse(s, peer, header.id, ErrorCode.not_found, unknown(s.models, header.model))
         return
     if too_many(s, peer, header.id):
         return
@@ -83,9 +84,8 @@ def put(s: State, peer: Peer, header: Spawn, model: Model, group: str) -> bool:
 
 def retire(s: State, peer: Peer, header: Retire, now: float) -> None:
     """Unload a model; its requests finish first unless ``now``."""
-    model = s.models.get(header.model)
+    model = named(s, peer, header)
     if model is None:
-        refuse(s, peer, header.id, ErrorCode.not_found, unknown_model(s, header.model))
         return
     if too_many(s, peer, header.id):
         return
@@ -101,18 +101,15 @@ def retire(s: State, peer: Peer, header: Retire, now: float) -> None:
 
 def pin(s: State, peer: Peer, header: Pin) -> None:
     """Pin a model, or let it go again."""
-    model = s.models.get(header.model)
-    if model is None:
-        refuse(s, peer, header.id, ErrorCode.not_found, unknown_model(s, header.model))
-        return
-    keeping.pin(s, peer, header, model)
+    model = named(s, peer, header)
+    if model is not None:
+        keeping.pin(s, peer, header, model)
 
 
 def ask_cache(s: State, peer: Peer, header: ReadCache | ClearCache, now: float) -> None:
     """Pass a question about a cache on to the worker that has the model loaded."""
-    model = s.models.get(header.model)
+    model = named(s, peer, header)
     if model is None:
-        refuse(s, peer, header.id, ErrorCode.not_found, unknown_model(s, header.model))
         return
     worker = s.worker_of(model)
     if model.state not in SERVED:
@@ -131,11 +128,9 @@ def ask_cache(s: State, peer: Peer, header: ReadCache | ClearCache, now: float) 
 
 def show_log(s: State, peer: Peer, header: Logs) -> None:
     """Show the log of the worker that a model belongs to, whether or not it runs."""
-    model = s.models.get(header.model)
-    if model is None:
-        refuse(s, peer, header.id, ErrorCode.not_found, unknown_model(s, header.model))
-        return
-    s.emit(StartWatch(peer=peer, header=header, worker=model.worker))
+    model = named(s, peer, header)
+    if model is not None:
+        s.emit(StartWatch(peer=peer, header=header, worker=model.worker))
 
 
 def questions_expired(s: State, worker: Worker, now: float) -> None:
@@ -166,15 +161,25 @@ def cancel(s: State, peer: Peer, header: Cancel) -> None:
     for commands in s.waiting_commands():
         if wanted in commands:
             commands.remove(wanted)
-            refuse(s, peer, header.id, ErrorCode.cancelled, "nobody waits for this any more")
+            refuse(s, peer, header.id, ErrorCode.cancelled, NOBODY_WAITS)
             return
     for worker in s.workers.values():
         question = worker.questions.get(header.id)
         if question is not None and question.peer == peer:
             del worker.questions[header.id]
-            refuse(s, peer, header.id, ErrorCode.cancelled, "nobody waits for this any more")
+            refuse(s, peer, header.id, ErrorCode.cancelled, NOBODY_WAITS)
             return
     s.counters["cancels_ignored"] += 1
+
+
+def named(
+    s: State, peer: Peer, header: Retire | Pin | ReadCache | ClearCache | Logs
+) -> Model | None:
+    """The model a command is about; None: it is refused, for there is none."""
+    model = s.models.get(header.model)
+    if model is None:
+        refuse(s, peer, header.id, ErrorCode.not_found, unknown(s.models, header.model))
+    return model
 
 
 def too_many(s: State, peer: Peer, id: bytes) -> bool:
@@ -191,6 +196,4 @@ def refuse(
     s: State, peer: Peer, id: bytes, code: ErrorCode, message: str, *, retryable: bool = False
 ) -> None:
     """End a command at once without success."""
-    s.tell(
-        peer, Failed(id=id, code=code, message=message[:SENTENCE_CHARACTERS], retryable=retryable)
-    )
+    s.tell(peer, failed(id, code, message, retryable=retryable))

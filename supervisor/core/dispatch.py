@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import merge
+from itertools import islice
 
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import Accepted, Assign
 from . import ending, placement, residency, retiring, starting, stopping
 from .announcing import announce
-from .intake import fatal_sentence
 from .life import ALIVE, OUTSIDE, SERVED, Phase, Residency, WorkerState
 from .records import Model, Request, Worker
+from .refusals import given_up
 from .state import State
 
 
@@ -53,9 +54,11 @@ def serve(s: State, worker: Worker, now: float) -> None:
     assign(s, worker, now)
     for model in s.models_of(worker):
         if model.state is Residency.ready:
-            s.complete_commands(model.spawns)
-            if model.leaving is not None:
-                # Retired while it was loading, with requests that were promised their end.
+            if model.leaving is None:
+                s.complete_commands(model.spawns)
+            else:
+                # Retired while it was loading, with requests that were promised their end; who
+                # commanded a load since then gets the next one.
                 retiring.drain(s, model, now, s.limits.drain_timeout_s)
         elif model.state is Residency.draining and retiring.is_drained(s, model):
             residency.leave(s, model, now)
@@ -78,9 +81,8 @@ def rest(s: State, worker: Worker, now: float) -> None:
 
 def assign(s: State, worker: Worker, now: float) -> None:
     """Lease a worker's free places to those who have waited longest."""
-    for request in list(waiting(s, worker)):
-        if len(worker.active) >= s.limits.active_requests_per_worker:
-            return
+    free = max(0, s.limits.active_requests_per_worker - len(worker.active))
+    for request in list(islice(waiting(s, worker), free)):
         lease(s, worker, request, now)
 
 
@@ -143,6 +145,6 @@ def refuse_long_wait(s: State, model: Model, until: float | None, reason: str, n
 def refuse_all(s: State, model: Model, reason: str, now: float) -> None:
     """Nobody waits for what was given up."""
     if model.wanted:
-        sentence = fatal_sentence(model.name, reason)
+        sentence = given_up(model.name, reason)
         s.fail_commands(model.spawns, ErrorCode.load_failed, sentence)
         ending.fail_queued(s, model, now, ErrorCode.load_failed, sentence)

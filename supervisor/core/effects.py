@@ -72,10 +72,15 @@ class SpawnProcess(Struct, frozen=True, kw_only=True):
 
 
 class InspectModel(Struct, frozen=True, kw_only=True):
-    """Look at the files that ``body`` names; answered by ModelInspected."""
+    """Look at the files that ``body`` names; answered by ModelInspected.
+
+    ``concurrency``: how many requests its worker may run at once; ``pool_bytes``: for all models.
+    """
 
     model: str
     body: LoadBody
+    concurrency: int
+    pool_bytes: int
 
 
 class SignalProcess(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import Cancel, Failed, Header
 from .life import Phase
-from .records import SENTENCE_CHARACTERS, Command, Model, Request, Worker
+from .records import Command, Model, Request, Worker
+from .refusals import CANCELLED, failed
 from .state import State
 
 
@@ -74,13 +75,7 @@ def fail(
     """Answer a request with a failure of ours, then stop wanting it."""
     if request.phase is Phase.ended:
         return
-    header = Failed(
-        id=request.id,
-        code=code,
-        message=message[:SENTENCE_CHARACTERS],
-        retryable=retryable,
-        retry_after_s=retry_after_s,
-    )
+    header = failed(request.id, code, message, retryable=retryable, retry_after_s=retry_after_s)
     answer(s, request, header)
     abandon(s, request, now)
 
@@ -92,14 +87,10 @@ def fail_active(
     for request in list(worker.active.values()):
         if model is not None and request.model != model:
             continue
-        cancelled = request.phase is Phase.cancelling
-        header = Failed(
-            id=request.id,
-            code=ErrorCode.cancelled if cancelled else code,
-            message="cancelled by its client" if cancelled else message[:SENTENCE_CHARACTERS],
-            retryable=not cancelled,
-        )
-        answer(s, request, header)
+        if request.phase is Phase.cancelling:
+            answer(s, request, failed(request.id, ErrorCode.cancelled, CANCELLED))
+        else:
+            answer(s, request, failed(request.id, code, message, retryable=True))
         release(s, request)
     if model is None:
         questions: list[Command] = [*worker.questions.values()]

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 
 from ...protocol.errors import ErrorCode
-from ...protocol.messages import Header
+from ...protocol.messages import Header, LoadBody
 from ..config.configuration import Config
 from ..config.differences import Plan
 from .facts import ModelFacts
@@ -99,9 +99,10 @@ class ServingBegan(Struct, frozen=True, kw_only=True):
 
 
 class ModelInspected(Struct, frozen=True, kw_only=True):
-    """A model's files were looked at."""
+    """The files that ``body`` names were looked at."""
 
     model: str
+    body: LoadBody
     facts: ModelFacts
 
 

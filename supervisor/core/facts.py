@@ -26,13 +26,6 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     unknown: str = ""
     model_type: str = ""
     layers: int = 0
-    kv_heads: int = 0
-    head_dim: int = 0
-    sliding_layers: int = 0
-    recurrent_layers: int = 0
-    context_tokens: int = 0
-    """Longest context the model was made for; 0 where its configuration does not tell."""
-
     dtype: str = "auto"
     """What the worker is to be told, so that it computes in what was reckoned with."""
 

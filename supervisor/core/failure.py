@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from signal import Signals
-
 from ...protocol.errors import ErrorCode
 from ..config.restarts import pause_s, recent
 from ..exit_statuses import EXIT_CONFIGURATION
+from ..process_ends import described, last_words
 from . import ending, vacancy
 from .effects import SignalProcess
 from .events import WorkerExited
 from .life import ALIVE, Cause, Residency, WorkerState
 from .records import SENTENCE_CHARACTERS, Worker
 from .state import State
-
-CRASHES = ("Fatal Python error: ", "Timeout (")
-"""How faulthandler begins: a signal that ends the process, or a watchdog that was not re-armed."""
 
 
 def exited(s: State, worker: Worker, event: WorkerExited, now: float) -> None:
@@ -35,43 +30,13 @@ def exited(s: State, worker: Worker, event: WorkerExited, now: float) -> None:
     if worker.state is not WorkerState.lost:
         worker.cause = None if asked else cause_of(event.status)
     if asked:
-        gone(s, worker, now, f"the worker of this model {reason}")
+        gone(s, worker, now, "the worker of this model was stopped")
         s.enter(worker, WorkerState.stopped, None)
         return
     words = last_words(event.log_tail)
     if words:
         reason = f"{reason}; its last words: {words}"
-    if event.status == EXIT_CONFIGURATION:
-        gone(s, worker, now, f"the worker of this model {reason}")
-        give_up(s, worker, reason)
-        return
-    ended(s, worker, now, reason)
-
-
-ROUTINE = (" INFO ", " request=")
-"""In a line of a worker's log: nothing was wrong, or with one request only: its client's matter."""
-
-
-def last_words(log_tail: str) -> str:
-    """What a log ends with, if it tells of trouble: routine lines explain nothing.
-
-    Of a crash in native code that is what it was and where, not the last of many stacks' lines.
-    """
-    lines = log_tail.strip().splitlines()
-    for place, line in reversed(list(enumerate(lines))):
-        if line.startswith(CRASHES):
-            return f"{line}{top_frame(lines[place + 1 :])}"[-500:]
-    return "" if not lines or any(mark in lines[-1] for mark in ROUTINE) else lines[-1][-500:]
-
-
-def top_frame(lines: Sequence[str]) -> str:
-    """Where the thread was that crashed, by faulthandler: the current thread, else the first."""
-    heads = [place for place, line in enumerate(lines) if "most recent call first" in line]
-    current = [place for place in heads if lines[place].startswith("Current thread")]
-    for place in (*current, *heads)[:1]:
-        frame = "".join(lines[place + 1 : place + 2]).strip()
-        return f" at {frame}" if frame.startswith("File ") else ""
-    return ""
+    ended(s, worker, now, reason, final=event.status == EXIT_CONFIGURATION)
 
 
 def cause_of(status: int) -> Cause:
@@ -81,20 +46,6 @@ def cause_of(status: int) -> Cause:
     if status < 0:
         return Cause.killed
     return Cause.exited if status else Cause.left
-
-
-def described(status: int) -> str:
-    """An exit status in words."""
-    if status == 0:
-        return "left without being asked"
-    if status == EXIT_CONFIGURATION:
-        return "found its configuration unusable (exit status 78)"
-    if status < 0:
-        try:
-            return f"was killed by {Signals(-status).name}"
-        except ValueError:
-            return f"was killed by signal {-status}"
-    return f"ended with exit status {status}"
 
 
 def lose(s: State, worker: Worker, now: float, cause: Cause, reason: str) -> None:
@@ -124,8 +75,8 @@ def kill_again(s: State, worker: Worker, now: float) -> None:
     s.enter(worker, WorkerState.lost, now + s.limits.kill_timeout_s)
 
 
-def ended(s: State, worker: Worker, now: float, reason: str) -> None:
-    """A worker is gone that should not be: restart it later, if it is wanted then."""
+def ended(s: State, worker: Worker, now: float, reason: str, *, final: bool = False) -> None:
+    """A worker is gone that should not be: restart it later, if that may help and it is wanted."""
     recall(s, worker)
     stopped = any(model.retires for model in s.models_of(worker))
     gone(s, worker, now, f"the worker of this model {reason}")
@@ -136,6 +87,8 @@ def ended(s: State, worker: Worker, now: float, reason: str) -> None:
         s.fail_commands(model.spawns, ErrorCode.load_failed, f"the worker of {model.name} {reason}")
     if s.shutdown_level or (stopped and len(worker.models) == 1):
         s.enter(worker, WorkerState.stopped, None)
+    elif final:
+        give_up(s, worker, reason)
     else:
         back_off(s, worker, now)
 

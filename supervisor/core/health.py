@@ -74,9 +74,10 @@ def stall_deadline(s: State, worker: Worker) -> float:
     """When an engine that has something to do has stood still for too long."""
     if worker.state not in ALIVE:
         return inf
-    able = [r for r in worker.active.values() if r.has_credit and r.phase is not Phase.ended]
-    if not able:
+    able = [request for request in worker.active.values() if request.has_credit]
+    if all(request.phase is Phase.ended for request in able):
         return inf
+    # An ended one counts until its worker lets go of it: the engine may be in its prompt still.
     prefilling = any(request.next_seq == 0 for request in able)
     limit_s = s.limits.prefill_stall_s if prefilling else s.limits.decode_stall_s
     if is_loading(s, worker):

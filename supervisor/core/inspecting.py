@@ -14,14 +14,28 @@ def ask(s: State, model: Model, now: float) -> None:
     """Have a model's files looked at, if that is not under way."""
     if not is_asked(model):
         model.deadline = now + s.limits.inspect_timeout_s
-        s.emit(InspectModel(model=model.name, body=model.settings.load_body))
+        s.emit(
+            InspectModel(
+                model=model.name,
+                body=model.settings.load_body,
+                concurrency=s.limits.active_requests_per_worker,
+                pool_bytes=s.pool_bytes,
+            )
+        )
 
 
 def inspected(s: State, event: ModelInspected) -> None:
-    """The answer is there; one that nobody waits for any more is forgotten."""
+    """The answer is there; one that nobody waits for, or of other settings, is forgotten."""
     model = s.models.get(event.model)
-    if model is not None and is_asked(model):
+    if model is not None and is_asked(model) and event.body == model.settings.load_body:
         learn(s, model, event.facts)
+
+
+def forget(model: Model) -> None:
+    """Nobody wants the load that an absent model was looked at for, or not with these settings."""
+    if model.state is Residency.absent:
+        model.deadline = None
+        model.facts = None
 
 
 def is_asked(model: Model) -> bool:

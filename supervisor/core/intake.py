@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import WINDOW_CHUNKS, AddCredit, Cancel, Failed, Generate
 from . import ending, pace
 from .events import ClientErred, ClientOverflowed, ClientSent, ClientVanished, Peer
 from .life import Phase, Residency, WorkerState
-from .records import SENTENCE_CHARACTERS, Model, Request
+from .records import Model, Request
+from .refusals import CANCELLED, STOPPING, failed, given_up, unknown
 from .shares import Client, Room
 from .state import State
 
@@ -46,12 +45,12 @@ def refusal(
     """Why a request cannot be accepted now, if it cannot."""
     if header.id in s.requests:
         # Without an id: the answer must not end the request that is already running.
-        return Failed(code=ErrorCode.bad_request, message="this request id is in use already")
+        return failed(None, ErrorCode.bad_request, "this request id is in use already")
     if s.shutdown_level:
-        return failed(header, ErrorCode.shutting_down, "the daemon is stopping", retryable=True)
+        return failed(header.id, ErrorCode.shutting_down, STOPPING, retryable=True)
     model = s.models.get(header.model)
     if model is None or model.removed:
-        return failed(header, ErrorCode.not_found, unknown_model(s, header.model))
+        return failed(header.id, ErrorCode.not_found, unknown(s.models, header.model))
     return refusal_of_model(s, header, now) or refusal_of_queue(s, client, header, body_bytes)
 
 
@@ -60,9 +59,9 @@ def refusal_of_model(s: State, header: Generate, now: float) -> Failed | None:
     model = s.models[header.model]
     worker = s.worker_of(model)
     if model.state is Residency.fatal:
-        return failed(header, ErrorCode.load_failed, fatal_sentence(model.name, model.reason))
+        return failed(header.id, ErrorCode.load_failed, given_up(model.name, model.reason))
     if worker.state is WorkerState.fatal:
-        return failed(header, ErrorCode.load_failed, fatal_sentence(model.name, worker.reason))
+        return failed(header.id, ErrorCode.load_failed, given_up(model.name, worker.reason))
     if model.state is Residency.backoff:
         return refusal_to_wait(s, header, model.deadline, model.reason, now)
     if worker.state is WorkerState.backoff:
@@ -78,7 +77,7 @@ def refusal_to_wait(
     if left_s <= s.limits.backoff_wait_s:
         return None
     return failed(
-        header,
+        header.id,
         ErrorCode.worker_restarting,
         f"model {header.model} restarts in {left_s:.0f} s after a failure: {reason}",
         retryable=True,
@@ -97,7 +96,7 @@ def refusal_of_queue(s: State, client: Client, header: Generate, body_bytes: int
     else:
         return None
     return failed(
-        header,
+        header.id,
         ErrorCode.overloaded,
         f"{len(model.queue)} requests wait for model {model.name}, {s.queued} in all: {why}",
         retryable=True,
@@ -112,45 +111,6 @@ def room_in(s: State, model: Model) -> Room:
         requests=s.limits.queued_requests - s.queued,
         prompt_bytes=s.limits.queued_bytes - s.queued_bytes,
     )
-
-
-def failed(
-    header: Generate,
-    code: ErrorCode,
-    message: str,
-    *,
-    retryable: bool = False,
-    retry_after_s: float | None = None,
-) -> Failed:
-    """The one answer to a request that is not accepted."""
-    return Failed(
-        id=header.id,
-        code=code,
-        message=message[:SENTENCE_CHARACTERS],
-        retryable=retryable,
-        retry_after_s=retry_after_s,
-    )
-
-
-def unknown_model(s: State, name: str) -> str:
-    """The sentence for a model nobody configured."""
-    if name in s.models:
-        return removed_sentence(name)
-    served = [model.name for model in s.models.values() if not model.removed]
-    close = get_close_matches(name, served, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    known = ", ".join(served[:20]) or "none"
-    return f"no model {name} is configured{hint} (configured: {known})"
-
-
-def removed_sentence(name: str) -> str:
-    """The sentence for a model that is only there until its last requests are done."""
-    return f"model {name} was removed from the configuration"
-
-
-def fatal_sentence(name: str, reason: str) -> str:
-    """The sentence for a model that was given up."""
-    return f"model {name} is down: {reason} (`dflashctl spawn {name}` tries again)"
 
 
 def add_credit(s: State, peer: Peer, header: AddCredit, now: float) -> None:
@@ -184,7 +144,7 @@ def cancel(s: State, peer: Peer, header: Cancel, now: float) -> None:
     s.counters["cancels"] += 1
     s.metrics.models[request.model].cancels += 1
     if request.phase is Phase.queued:
-        ending.fail(s, request, now, ErrorCode.cancelled, "cancelled by its client")
+        ending.fail(s, request, now, ErrorCode.cancelled, CANCELLED)
     elif request.phase is Phase.running:
         request.phase = Phase.cancelling
         request.due_at = now + s.limits.cancel_timeout_s
@@ -198,8 +158,7 @@ def erred(s: State, event: ClientErred, now: float) -> None:
     if request is not None and request.peer == event.peer:
         ending.fail(s, request, now, event.code, event.message)
     else:
-        refused = Failed(id=event.id, code=event.code, message=event.message[:SENTENCE_CHARACTERS])
-        s.tell(event.peer, refused)
+        s.tell(event.peer, failed(event.id, event.code, event.message))
 
 
 def vanished(s: State, event: ClientVanished, now: float) -> None:

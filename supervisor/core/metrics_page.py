@@ -8,9 +8,9 @@ from typing import Literal
 
 from ...protocol.messages import MetricFamily, MetricSample, MetricsBody
 from . import accounts
-from .life import Phase, Residency, WorkerState
+from .life import Phase, WorkerState
 from .metrics import BOUNDS_S, Histogram, ModelMetrics
-from .snapshot import Identity, model_status
+from .snapshot import MODEL_WORDS, Identity, model_status
 from .state import State
 
 Samples = Iterable[tuple[Mapping[str, str], float]]
@@ -36,7 +36,7 @@ def gauges(s: State, now: float) -> Iterable[MetricFamily]:
     statuses = [model_status(s, model, now) for model in s.models.values()]
     model_states = Counter(status.state for status in statuses)
     yield gauges_by("dflashd_workers", "Workers in each state.", "state", states, WorkerState)
-    yield gauges_by("dflashd_models", "Models in each state.", "state", model_states, Residency)
+    yield gauges_by("dflashd_models", "Models in each state.", "state", model_states, MODEL_WORDS)
     queued = {status.name: status.queued for status in statuses}
     yield gauges_by("dflashd_queued_requests", "Requests that wait.", "model", queued)
     active = {status.name: status.active for status in statuses}

@@ -8,12 +8,12 @@ from . import reload
 from .effects import ReadConfig
 from .events import ConfigRead, ConfigRefused, ReloadAsked
 from .records import Command, Reading
+from .refusals import STOPPING
 from .state import State
 
 READ_TIMEOUT_S = 10.0
 """A file that is not read by then lies on a file system that hangs."""
 
-STOPPING = "the daemon is stopping"
 ONLY_DRY = "a configuration that is sent along can only be looked at: add dry_run"
 
 

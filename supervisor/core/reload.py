@@ -6,13 +6,13 @@ from ...protocol.errors import ErrorCode
 from ...protocol.messages import ModelChange, ReloadBody
 from ..config.differences import ModelPlan
 from ..config.model_section import ModelSection
-from . import ending, keeping, load_failure, placement, residency, retiring, vacancy
+from . import ending, inspecting, keeping, load_failure, placement, residency, retiring, vacancy
 from .effects import AdoptConfig
 from .events import ConfigRead
 from .home import configured
-from .intake import removed_sentence
 from .life import OUTSIDE, SERVED, Residency
 from .records import Model
+from .refusals import removed
 from .state import State
 
 CHANGED = "the model's configuration has changed"
@@ -123,9 +123,7 @@ def replace(s: State, model: Model, section: ModelSection, now: float) -> None:
     model.pinned = section.pinned
     # What an operator retired or is retiring, or nobody has asked for, stays out.
     model.summoned = section.preload and model.state not in OUTSIDE and not model.retires
-    stays_put = s.worker_of(model).home == configured(model.name, section)
-    if model.state is Residency.loading and not model.ordered and stays_put:
-        return  # its load has yet to be ordered, and will be with the new settings
+    inspecting.forget(model)
     go(s, model, now)
 
 
@@ -133,7 +131,7 @@ def remove(s: State, model: Model, now: float) -> None:
     """A model that is not wanted any more: what runs finishes, what waits is refused."""
     model.removed = True
     model.summoned = False
-    sentence = removed_sentence(model.name)
+    sentence = removed(model.name)
     s.fail_commands(model.spawns, ErrorCode.not_found, sentence)
     ending.fail_queued(s, model, now, ErrorCode.not_found, sentence)
     s.changing[model.name] = None
@@ -143,7 +141,7 @@ def remove(s: State, model: Model, now: float) -> None:
 def go(s: State, model: Model, now: float) -> None:
     """Have a model leave its worker as soon as what it computes is done."""
     s.touch(s.worker_of(model))
-    model.going = removed_sentence(model.name) if model.removed else CHANGED
+    model.going = removed(model.name) if model.removed else CHANGED
     if model.state in SERVED:
         model.leaving = 0  # only what runs: whoever waits, waits for what comes
         retiring.drain(s, model, now, s.limits.drain_timeout_s)

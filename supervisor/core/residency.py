@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 from msgspec import structs
 
-from ...protocol.errors import ErrorCode
 from ...protocol.messages import (
     Event,
     Load,
@@ -16,7 +15,7 @@ from ...protocol.messages import (
     Unload,
     Unloaded,
 )
-from . import ending, failure, pace, stopping, vacancy
+from . import failure, pace, stopping, vacancy
 from .life import OUTSIDE, Cause, Residency
 from .records import Model, Worker
 from .state import State
@@ -160,8 +159,6 @@ def unloaded(s: State, worker: Worker, header: Unloaded, now: float) -> None:
     model = spoken_of(s, worker, header.model, Residency.unloading)
     if model is None:
         return
-    message = "the worker let go of its model without ending it"
-    ending.fail_active(s, worker, ErrorCode.worker_lost, message, model=model.name)
     s.note("model_unloaded", worker=worker.name, epoch=worker.epoch, model=model.name)
     vacancy.vacate(s, model)
     # What it gave back counts when it is measured: ask for that at once.

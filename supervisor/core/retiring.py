@@ -6,19 +6,26 @@ from ...protocol.errors import ErrorCode
 from . import ending, residency, stopping
 from .life import SERVED, WITHOUT_PROCESS, Residency, WorkerState
 from .records import Model
+from .refusals import STOPPING
 from .state import State
 
 RETIRED = "the model was retired by an operator"
-STOPPING = "the daemon is stopping"
 
 
 def retire(s: State, model: Model, now: float) -> None:
-    """Let a model finish what was accepted before now, then unload it."""
+    """Let a model finish what was accepted before now, then unload it.
+
+    What waits for another load than this one fails: it would bring the model back.
+    """
     model.summoned = False
+    s.fail_commands(model.spawns, ErrorCode.cancelled, RETIRED, retryable=True)
     if model.state is Residency.loading and model.queue:
         # They were promised their end: settling drains the model as soon as it can serve them.
         model.leaving = s.last_serial
     elif model.state in SERVED:
+        for request in list(model.queue.values()):
+            if model.leaving is not None and request.serial > model.leaving:
+                ending.fail(s, request, now, ErrorCode.cancelled, RETIRED, retryable=True)
         drain(s, model, now, s.limits.drain_timeout_s)
     else:
         retire_now(s, model, now)

@@ -9,7 +9,7 @@ from ...protocol.messages import Accepted
 from . import ending, reading, retiring, stopping
 from .life import ALIVE, SERVED, WITHOUT_PROCESS, Phase, StopStep, WorkerState
 from .records import SENTENCE_CHARACTERS, Worker
-from .retiring import STOPPING
+from .refusals import STOPPING
 from .state import State
 
 HURRIED = 2

@@ -10,6 +10,12 @@ from .life import OUTSIDE, Phase, Residency, WorkerState
 from .records import SENTENCE_CHARACTERS, Model, Worker
 from .state import State
 
+MODEL_WORDS = (
+    *("stopped", "waiting", "loading", "ready", "busy", "draining", "unloading"),
+    *("lost", "backoff", "fatal"),
+)
+"""All that :func:`word` may answer."""
+
 
 class Identity(Struct, frozen=True, kw_only=True):
     """Who this daemon is; ``started_at`` on the core's clock."""

@@ -16,7 +16,8 @@ from .events import Peer
 from .home import Home, configured, free_name
 from .life import Residency, WorkerState
 from .metrics import Metrics
-from .records import SENTENCE_CHARACTERS, Command, Model, Reading, Request, Worker
+from .records import Command, Model, Reading, Request, Worker
+from .refusals import failed
 from .shares import Shares
 
 ENTERED = {
@@ -181,15 +182,7 @@ class State:
     ) -> None:
         """End waiting commands without success."""
         for command in commands:
-            self.tell(
-                command.peer,
-                messages.Failed(
-                    id=command.id,
-                    code=code,
-                    message=message[:SENTENCE_CHARACTERS],
-                    retryable=retryable,
-                ),
-            )
+            self.tell(command.peer, failed(command.id, code, message, retryable=retryable))
         commands.clear()
 
     def complete_commands(self, commands: list[Command]) -> None:

@@ -21,6 +21,7 @@ from . import (
 )
 from .life import Cause, Phase, Residency, WorkerState
 from .records import Model, Request, Worker
+from .refusals import CANCELLED
 from .state import State
 
 PAUSE_S = 2.0
@@ -89,7 +90,7 @@ def worker_expired(s: State, worker: Worker, now: float) -> None:
         case WorkerState.backoff:
             s.enter(worker, WorkerState.stopped, None)
         case _:
-            worker.deadline = None
+            pass  # what happens ends these, not time
 
 
 def model_expired(s: State, model: Model, now: float) -> None:
@@ -110,7 +111,7 @@ def model_expired(s: State, model: Model, now: float) -> None:
         case Residency.absent:
             inspecting.timed_out(s, model)
         case Residency.ready | Residency.fatal:
-            model.deadline = None
+            pass  # what happens ends these, not time
 
 
 def request_deadline(s: State, request: Request) -> float:
@@ -134,7 +135,7 @@ def request_expired(s: State, request: Request, now: float) -> None:
         case Phase.running:
             ending.fail(s, request, now, ErrorCode.deadline, "its deadline is over")
         case Phase.cancelling:
-            ending.fail(s, request, now, ErrorCode.cancelled, "cancelled by its client")
+            ending.fail(s, request, now, ErrorCode.cancelled, CANCELLED)
         case Phase.ended:
             worker = s.workers[request.worker]
             if worker.active.get(request.id) is request:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import resource
-import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 from ...protocol.errors import DflashError
 from ...protocol.finding import Finding
@@ -15,6 +16,7 @@ from ...protocol.paths import Endpoints
 from ...protocol.question import ask_status
 from ...protocol.version import VERSION
 from ..config.configuration import DaemonSection
+from ..directories import flaw
 from ..instance_lock import LOCK_NAME, holder_pid
 from ..pool import memory_pool
 
@@ -64,37 +66,23 @@ def sockets(folder: Path) -> Finding:
     except DflashError as error:
         return Finding(name="sockets", says=error.message, level="problem")
     figures: dict[str, float | int | str] = {"longest_path_bytes": longest}
+    if wrong := unusable(folder):
+        advice = "or set DFLASHD_RUNTIME_DIR to another directory"
+        return Finding(name="sockets", says=wrong, level="problem", advice=advice, figures=figures)
     says = f"in {folder}, paths of up to {longest} bytes"
-    wrong = unusable(folder)
-    if wrong:
-        says, advice = f"{folder} {wrong[0]}", wrong[1]
-        return Finding(name="sockets", says=says, level="problem", advice=advice, figures=figures)
     return Finding(name="sockets", says=says, figures=figures)
 
 
-def unusable(folder: Path) -> tuple[str, str] | None:
-    """Why the daemon could not keep its sockets there, and what to do."""
+def unusable(folder: Path) -> str:
+    """Why the daemon could not keep its sockets there; empty if it can."""
     try:
-        status = folder.lstat()
+        return flaw(folder)
     except FileNotFoundError:
         above = next(path for path in folder.absolute().parents if path.exists())
-        if os.access(above, os.W_OK | os.X_OK):
-            return None
-        return f"cannot be made: {above} is not ours to write", "set DFLASHD_RUNTIME_DIR"
+        writable = os.access(above, os.W_OK | os.X_OK)
+        return "" if writable else f"{folder} cannot be made: {above} is not ours to write"
     except OSError as error:
-        return f"cannot be looked at: {error.strerror}", "set DFLASHD_RUNTIME_DIR"
-    return not_private(folder, status)
-
-
-def not_private(folder: Path, status: os.stat_result) -> tuple[str, str] | None:
-    """Why something that is there is no directory of ours alone."""
-    if not stat.S_ISDIR(status.st_mode):
-        return "is no directory", "move it away, or set DFLASHD_RUNTIME_DIR"
-    if status.st_uid != os.geteuid():
-        return "belongs to another user", "run as that user, or set DFLASHD_RUNTIME_DIR"
-    if stat.S_IMODE(status.st_mode) & 0o077:
-        return "is open to other users", f"chmod 700 {folder}"
-    return None
+        return f"{folder} cannot be looked at: {error.strerror}"
 
 
 def daemon(folder: Path) -> Iterator[Finding]:
@@ -134,7 +122,7 @@ def failed_services(snapshot: SnapshotBody) -> Iterator[Finding]:
 def silent(folder: Path, error: DflashError) -> Finding:
     """None serves: it is not there, or it hangs."""
     pid = holder_pid(folder / LOCK_NAME)
-    if pid is None or not alive(pid):
+    if pid is None or not psutil.pid_exists(pid):
         return Finding(
             name="daemon", says="not running", advice="start one: dflashd serve --config FILE"
         )
@@ -160,14 +148,3 @@ def failed_models(snapshot: SnapshotBody) -> Iterator[Finding]:
                 level="problem",
                 advice=f"dflashctl logs {model.name}; then dflashctl spawn {model.name}",
             )
-
-
-def alive(pid: int) -> bool:
-    """Whether such a process exists."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,9 @@ def look(command: tuple[str, ...] = COMMAND) -> Iterator[Finding]:
         words.seek(0)
         last = words.read().decode(errors="replace").strip().splitlines()[-LAST_LINES:]
     for line in output.splitlines():
-        yield msgspec.json.decode(line, type=Finding)
+        # A library may print too, and a process that was ended may stop in the middle of a line.
+        with contextlib.suppress(msgspec.MsgspecError):
+            yield msgspec.json.decode(line, type=Finding)
     if end:
         yield Finding(
             name="libraries",

@@ -8,11 +8,11 @@ from importlib import metadata
 
 from ...protocol.finding import Finding
 from ...protocol.version import VERSION
+from ..config.http_section import packages_missing
 from .known_bad import Site, known_bad
 
 PACKAGES = ("mlx", "mlx-lm", "transformers", "pyzmq", "scipy-openblas32")
 LIBRARIES = ("mlx-cpu", "mlx-cuda", "mlx-cuda-12", "mlx-cuda-13", "mlx-metal")
-GATEWAY = ("starlette", "uvicorn", "h11", "prometheus-client")
 
 
 def look() -> Iterator[Finding]:
@@ -26,7 +26,7 @@ def look() -> Iterator[Finding]:
     everything = found | installed(LIBRARIES)
     site = Site(system=platform.system(), machine=platform.machine(), versions=everything)
     yield from known_bad(site)
-    missing = [name for name in GATEWAY if name not in installed(GATEWAY)]
+    missing = packages_missing()
     yield Finding(
         name="gateway",
         says=f"HTTP needs {', '.join(missing)}" if missing else "what HTTP needs is installed",

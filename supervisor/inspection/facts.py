@@ -13,7 +13,7 @@ import msgspec
 from ...protocol.messages import LoadBody
 from ..core.facts import ModelFacts, Weights, counted_context
 from .places import folder_of
-from .states import draft_states, layer_kinds, target_states, text_config
+from .states import draft_states, layer_kinds, target_states, text_config, whole
 from .tensors import Tensor, dense_sizes, float_bytes, kept_bytes, read_tensors
 
 FLOAT32_HEADROOM = 1.25  # as the worker's weights.py has it: what a float32 copy must leave
@@ -83,23 +83,16 @@ def inspect(
     dtype = _dtype(body, [target, *([draft] if draft else [])], pool_bytes, on_cpu=on_cpu)
     parts = [target, *([draft] if draft else [])]
     text = text_config(target.config)
-    kinds = layer_kinds(text)
-    longest = _count(text, "max_position_embeddings")
-    whole, small = _request_bytes(body, target, draft, dtype, counted_context(body, longest))
-    heads = _count(text, "num_attention_heads")
+    context = counted_context(body, whole(text, "max_position_embeddings"))
+    largest, usual = _request_bytes(body, target, draft, dtype, context)
     return ModelFacts(
         model_type=str(target.config.get("model_type", "")),
-        layers=len(kinds),
-        kv_heads=_count(text, "num_key_value_heads") or heads,
-        head_dim=_count(text, "head_dim") or _count(text, "hidden_size") // max(1, heads),
-        sliding_layers=kinds.count("sliding_attention"),
-        recurrent_layers=kinds.count("linear_attention") + kinds.count("conv"),
-        context_tokens=longest,
+        layers=len(layer_kinds(text)),
         dtype=dtype,
         weights=_weights(parts, dtype),
         cast_bytes=max(part.largest_bytes(dtype) for part in parts),
-        requests_bytes=whole + (concurrency - 1) * small,
-        cache_bytes=min(whole, body.cache.ram_bytes) if body.cache.enabled else 0,
+        requests_bytes=largest + (concurrency - 1) * usual,
+        cache_bytes=min(largest, body.cache.ram_bytes) if body.cache.enabled else 0,
     )
 
 
@@ -125,7 +118,7 @@ def _weights(parts: list[Checkpoint], dtype: str) -> tuple[Weights, ...]:
     target, *drafts = parts
     found = [Weights(key=f"{target.folder}:{dtype}", size_bytes=target.size_bytes(dtype))]
     for draft in drafts:
-        rows = draft.proposed_rows * _count(draft.config, "hidden_size")
+        rows = draft.proposed_rows * whole(draft.config, "hidden_size")
         size = draft.size_bytes(dtype) + rows * target.width(dtype)
         found.append(Weights(key=f"{draft.folder}:{dtype}", size_bytes=size))
     return tuple(found)
@@ -165,10 +158,5 @@ def _quantisation(config: Mapping[str, object]) -> Mapping[str, object]:
 def _decoded(path: Path, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise ValueError(f"{path} is not what it must be: {error}") from None
-
-
-def _count(fields: Mapping[str, object], key: str) -> int:
-    value = fields.get(key)
-    return value if type(value) is int and value > 0 else 0

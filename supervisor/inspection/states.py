@@ -48,13 +48,19 @@ def text_config(config: Mapping[str, object]) -> Mapping[str, object]:
     return cast("Mapping[str, object]", inner) if isinstance(inner, dict) else config
 
 
+def whole(fields: Mapping[str, object], key: str) -> int:
+    """A count; 0 where it is absent or no count: the worker refuses what it cannot use."""
+    value = fields.get(key)
+    return value if type(value) is int and value > 0 else 0
+
+
 def target_states(config: Mapping[str, object]) -> States:
     """Of a target. What a configuration leaves out counts as plain attention: the upper bound."""
     text = text_config(config)
-    if rank := _whole(text, "kv_lora_rank"):
-        row = rank + _whole(text, "qk_rope_head_dim")
-        return States(per_token=row * _whole(text, "num_hidden_layers"))
-    window = _whole(text, "sliding_window") if str(config.get("model_type")) in ROTATING else 0
+    if rank := whole(text, "kv_lora_rank"):
+        row = rank + whole(text, "qk_rope_head_dim")
+        return States(per_token=row * whole(text, "num_hidden_layers"))
+    window = whole(text, "sliding_window") if str(config.get("model_type")) in ROTATING else 0
     grown, windowed, recurrent = 0, 0, 0
     for kind in _kept_kinds(text):
         if kind in RECURRENT:
@@ -68,18 +74,18 @@ def target_states(config: Mapping[str, object]) -> States:
 
 def draft_states(config: Mapping[str, object]) -> States:
     """Of a draft: the keys and values of its context, in plain caches, window or not."""
-    return States(per_token=_row(config) * _whole(config, "num_hidden_layers"))
+    return States(per_token=_row(config) * whole(config, "num_hidden_layers"))
 
 
 def layer_kinds(text: Mapping[str, object]) -> tuple[str, ...]:
     """``full_attention``, ``sliding_attention``, ``linear_attention`` or ``conv`` by layer."""
-    layers = _whole(text, "num_hidden_layers")
+    layers = whole(text, "num_hidden_layers")
     named = text.get("layer_types")
     if isinstance(named, list) and named:
         return tuple(str(kind) for kind in cast("list[object]", named))
-    if _whole(text, "linear_num_value_heads"):
-        return _every(layers, _whole(text, "full_attention_interval") or 4, "linear_attention")
-    if pattern := _whole(text, "sliding_window_pattern"):
+    if whole(text, "linear_num_value_heads"):
+        return _every(layers, whole(text, "full_attention_interval") or 4, "linear_attention")
+    if pattern := whole(text, "sliding_window_pattern"):
         return _every(layers, pattern, "sliding_attention")
     return ("full_attention",) * layers
 
@@ -92,38 +98,32 @@ def _every(layers: int, interval: int, between: str) -> tuple[str, ...]:
 def _kept_kinds(text: Mapping[str, object]) -> tuple[str, ...]:
     """The layers with a cache of their own: the last ones may share another's."""
     kinds = layer_kinds(text)
-    return kinds[: len(kinds) - min(len(kinds), _whole(text, "num_kv_shared_layers"))]
+    return kinds[: len(kinds) - min(len(kinds), whole(text, "num_kv_shared_layers"))]
 
 
 def _row(text: Mapping[str, object]) -> int:
     """Elements of one token's keys and values in one layer."""
-    heads = _whole(text, "num_attention_heads")
-    head_dim = _whole(text, "head_dim") or _whole(text, "hidden_size") // max(1, heads)
-    return 2 * (_whole(text, "num_key_value_heads") or heads) * head_dim
+    heads = whole(text, "num_attention_heads")
+    head_dim = whole(text, "head_dim") or whole(text, "hidden_size") // max(1, heads)
+    return 2 * (whole(text, "num_key_value_heads") or heads) * head_dim
 
 
 def _global_row(text: Mapping[str, object]) -> int:
     """The same where full layers have heads of another size or number; 0: they have not."""
-    head_dim = _whole(text, "global_head_dim")
-    heads = _whole(text, "num_global_key_value_heads") or _whole(text, "num_key_value_heads")
+    head_dim = whole(text, "global_head_dim")
+    heads = whole(text, "num_global_key_value_heads") or whole(text, "num_key_value_heads")
     return 2 * heads * head_dim
 
 
 def _recurrent(text: Mapping[str, object], kind: str) -> int:
     """Elements of one recurrent layer's state."""
     if kind == "conv":
-        return _whole(text, "hidden_size") * max(0, _whole(text, "conv_L_cache") - 1)
-    key_heads, key_dim = _whole(text, "linear_num_key_heads"), _whole(text, "linear_key_head_dim")
-    heads, dim = _whole(text, "linear_num_value_heads"), _whole(text, "linear_value_head_dim")
-    rows = max(0, _whole(text, "linear_conv_kernel_dim") - 1)
+        return whole(text, "hidden_size") * max(0, whole(text, "conv_L_cache") - 1)
+    key_heads, key_dim = whole(text, "linear_num_key_heads"), whole(text, "linear_key_head_dim")
+    heads, dim = whole(text, "linear_num_value_heads"), whole(text, "linear_value_head_dim")
+    rows = max(0, whole(text, "linear_conv_kernel_dim") - 1)
     return rows * (2 * key_heads * key_dim + heads * dim) + heads * dim * key_dim
 
 
 def _stepped(tokens: int) -> int:
     return -(-tokens // CACHE_STEP_TOKENS) * CACHE_STEP_TOKENS
-
-
-def _whole(fields: Mapping[str, object], key: str) -> int:
-    """A count; 0 where it is absent or no count: the worker refuses what it cannot use."""
-    value = fields.get(key)
-    return value if type(value) is int and value > 0 else 0

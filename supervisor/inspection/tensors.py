@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from msgspec import DecodeError, Raw, Struct, json as typed_json
+from msgspec import DecodeError, Raw, Struct, json
 
 HEADER_LIMIT_BYTES = 100_000_000
 """The format's own bound."""
@@ -29,6 +28,12 @@ class Entry(Struct, frozen=True, kw_only=True):
     dtype: str
     shape: tuple[int, ...]
     data_offsets: tuple[int, int]
+
+
+class Index(Struct, frozen=True, kw_only=True):
+    """Which file each tensor is in."""
+
+    weight_map: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +104,12 @@ def _bits(quantisation: Mapping[str, object]) -> Callable[[str], int]:
 def _shards(folder: Path) -> set[str]:
     """The files that an index, where there is one, says the weights consist of."""
     try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        return set(index["weight_map"].values())
+        index = json.decode((folder / INDEX).read_bytes(), type=Index)
     except FileNotFoundError:
         return set()
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+    except DecodeError as error:
         raise ValueError(f"{folder / INDEX} is no index: {error}") from None
+    return set(index.weight_map.values())
 
 
 def _header(file: Path) -> list[Tensor]:
@@ -114,10 +119,10 @@ def _header(file: Path) -> list[Tensor]:
             raise ValueError(f"{file} is no safetensors file")
         text = stream.read(length)
     try:
-        fields = typed_json.decode(text, type=dict[str, Raw])
+        fields = json.decode(text, type=dict[str, Raw])
         fields.pop("__metadata__", None)
-        return [_tensor(name, typed_json.decode(raw, type=Entry)) for name, raw in fields.items()]
-    except (DecodeError, UnicodeDecodeError) as error:
+        return [_tensor(name, json.decode(raw, type=Entry)) for name, raw in fields.items()]
+    except DecodeError as error:
         raise ValueError(f"{file} has a damaged header: {error}") from None
 
 

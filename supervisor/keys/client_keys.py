@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -11,9 +10,9 @@ import msgspec
 from msgspec import Struct
 
 from ...protocol.key_file import Z85Key
-from ..errors import KeyRefused, UnsafeFile
+from ..errors import KeyRefused
 from .key_name import KeyName, checked_name
-from .private_file import changing, read_private, write_private
+from .private_file import changing, read_value, write_value
 
 NAME = "clients.json"
 
@@ -32,13 +31,7 @@ class ClientKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def client_keys(folder: Path) -> tuple[ClientKey, ...]:
     """All keys that are allowed. Raises UnsafeFile."""
-    content = read_private(folder / NAME)
-    if content is None:
-        return ()
-    try:
-        return msgspec.json.decode(content, type=tuple[ClientKey, ...])
-    except msgspec.MsgspecError as error:
-        raise UnsafeFile(f"{folder / NAME} cannot be used: {error}") from error
+    return read_value(folder / NAME, tuple[ClientKey, ...]) or ()
 
 
 def allow(folder: Path, name: str, public: str, role: Role) -> ClientKey:
@@ -56,7 +49,7 @@ def allow(folder: Path, name: str, public: str, role: Role) -> ClientKey:
             raise KeyRefused(f"there is a key {name} already: `dflashctl keys revoke {name}` first")
         if twin := next((known for known in keys if known.public == public), None):
             raise KeyRefused(f"this key is allowed already, as {twin.name}")
-        _write(folder, (*keys, key))
+        write_value(folder / NAME, (*keys, key))
     return key
 
 
@@ -66,11 +59,7 @@ def revoke(folder: Path, name: str) -> ClientKey:
         keys = client_keys(folder)
         for key in keys:
             if key.name == name:
-                _write(folder, (other for other in keys if other is not key))
+                write_value(folder / NAME, tuple(other for other in keys if other is not key))
                 return key
     known = ", ".join(key.name for key in keys) or "none"
     raise KeyRefused(f"there is no key {name} (there are: {known})")
-
-
-def _write(folder: Path, keys: Iterator[ClientKey] | tuple[ClientKey, ...]) -> None:
-    write_private(folder / NAME, msgspec.json.encode(tuple(keys)))

@@ -14,12 +14,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta, Struct
 
-from ..errors import KeyRefused, UnsafeFile
+from ..errors import KeyRefused
 from .key_name import KeyName, checked_name
-from .private_file import changing, read_private, write_private
+from .private_file import changing, read_value, write_value
 
 NAME = "http.json"
 NO_KEY = "no API key exists: `dflashctl keys new --http NAME` makes one"
@@ -39,13 +38,7 @@ class HttpKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def http_keys(folder: Path) -> tuple[HttpKey, ...]:
     """All keys that are allowed. Raises UnsafeFile."""
-    content = read_private(folder / NAME)
-    if content is None:
-        return ()
-    try:
-        return msgspec.json.decode(content, type=tuple[HttpKey, ...])
-    except msgspec.MsgspecError as error:
-        raise UnsafeFile(f"{folder / NAME} cannot be used: {error}") from error
+    return read_value(folder / NAME, tuple[HttpKey, ...]) or ()
 
 
 def new_http_key(folder: Path, name: str) -> str:
@@ -57,7 +50,7 @@ def new_http_key(folder: Path, name: str) -> str:
         if any(known.name == name for known in keys):
             hint = f"`dflashctl keys revoke --http {name}` first"
             raise KeyRefused(f"there is an HTTP key {name} already: {hint}")
-        write_private(folder / NAME, msgspec.json.encode((*keys, key)))
+        write_value(folder / NAME, (*keys, key))
     return text
 
 
@@ -67,8 +60,7 @@ def revoke_http_key(folder: Path, name: str) -> HttpKey:
         keys = http_keys(folder)
         for key in keys:
             if key.name == name:
-                rest = tuple(other for other in keys if other is not key)
-                write_private(folder / NAME, msgspec.json.encode(rest))
+                write_value(folder / NAME, tuple(other for other in keys if other is not key))
                 return key
     known = ", ".join(key.name for key in keys) or "none"
     raise KeyRefused(f"there is no HTTP key {name} (there are: {known})")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
 from ...protocol.key_file import Z85Key, new_pair
-from ..errors import UnsafeFile
-from .private_file import changing, read_private, write_private
+from .private_file import changing, read_value, write_value
 
 NAME = "server.json"
 
@@ -25,13 +23,9 @@ def server_key(folder: Path) -> ServerKey:
     """The key pair in ``folder``, made on first use. Raises UnsafeFile."""
     path = folder / NAME
     with changing(folder):
-        content = read_private(path)
-        if content is None:
+        key = read_value(path, ServerKey)
+        if key is None:
             public, secret = new_pair()
             key = ServerKey(public=public, secret=secret)
-            write_private(path, msgspec.json.encode(key))
-            return key
-    try:
-        return msgspec.json.decode(content, type=ServerKey)
-    except msgspec.MsgspecError as error:
-        raise UnsafeFile(f"{path} cannot be used: {error}") from error
+            write_value(path, key)
+        return key

@@ -42,7 +42,7 @@ class WorkerLogs:
         return self._logs[worker]
 
     def open(self, worker: str) -> int:
-        """Open a worker's log for a new process; the descriptor.
+        """Open a worker's log for a new process; the descriptor. Raises OSError.
 
         Where nothing can be written the process runs without a log, and :meth:`new_errors` tells.
         """
@@ -53,7 +53,11 @@ class WorkerLogs:
             return log.open()
         except OSError as error:
             self._failed(error)
+        try:
             return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:  # no descriptor is left: there will be no process
+            self.ended(worker)
+            raise
 
     def ended(self, worker: str) -> None:
         """A process of the worker is gone."""

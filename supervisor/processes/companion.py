@@ -16,6 +16,7 @@ from ..config.limits import Limits
 from ..config.restarts import pause_s, recent
 from ..exit_statuses import EXIT_CONFIGURATION
 from ..logs.log import line, log
+from ..process_ends import described, last_words
 from .workers import Processes
 
 State = Literal["stopped", "waiting", "running", "backoff", "fatal"]
@@ -23,7 +24,7 @@ State = Literal["stopped", "waiting", "running", "backoff", "fatal"]
 
 @final
 class Companion:
-    """One such process; ``processes`` is its own, with its command.
+    """One such process; ``processes`` is its own, with its command; ``limits`` those in effect.
 
     ``lacks`` says what it cannot start without, and is empty when that is there.
     """
@@ -32,7 +33,7 @@ class Companion:
         self,
         name: str,
         processes: Processes,
-        limits: Limits,
+        limits: Callable[[], Limits],
         random: Callable[[], float],
         *,
         address: str,
@@ -97,7 +98,7 @@ class Companion:
                 break
             _ = self._processes.signal(self._name, self._epoch, how)
             try:
-                async with asyncio.timeout(self._limits.stop_timeout_s):
+                async with asyncio.timeout(self._limits().stop_timeout_s):
                     await self._gone.wait()
             except TimeoutError:
                 continue
@@ -126,7 +127,7 @@ class Companion:
         """Why it is as it is; of one that runs, why it had to be started again a short time ago."""
         if self._state != "running" or not self._reason:
             return self._reason
-        is_stable = time.monotonic() - self._started_at >= self._limits.stable_s
+        is_stable = time.monotonic() - self._started_at >= self._limits().stable_s
         return "" if is_stable else f"started again a short time ago, since {self._reason}"
 
     def _wait(self, reason: str) -> None:
@@ -143,17 +144,17 @@ class Companion:
         if reason := self._lacks():
             self._wait(reason)
             return
-        if time.monotonic() - self._started_at >= self._limits.stable_s:
+        if time.monotonic() - self._started_at >= self._limits().stable_s:
             self._failures.clear()
-        words = log_tail.strip().splitlines()[-1:]
-        reason = f"it ended with exit status {status}" + "".join(f": {word}" for word in words)
-        self._failed(reason[:1000], final=status == EXIT_CONFIGURATION)
+        words = last_words(log_tail)
+        reason = f"it {described(status)}" + (f"; its last words: {words}" if words else "")
+        self._failed(reason, final=status == EXIT_CONFIGURATION)
 
     def _failed(self, reason: str, *, final: bool = False) -> None:
         now = time.monotonic()
         self._reason = reason
-        self._failures = recent(self._failures, now, self._limits)
-        wait_s = None if final else pause_s(self._failures, self._limits, self._random())
+        self._failures = recent(self._failures, now, self._limits())
+        wait_s = None if final else pause_s(self._failures, self._limits(), self._random())
         if wait_s is None:
             self._state = "fatal"
             log.error(line("service_fatal", service=self._name, reason=reason))

@@ -51,6 +51,10 @@ def exit_descriptor(pid: int) -> int:
         fd = os.dup(queue.fileno())
         try:
             queue.control([wanted], 0)
+        except ProcessLookupError:  # it has ended before we could ask: readable from the start
+            os.close(fd)
+            fd, other_end = os.pipe()
+            os.close(other_end)
         except OSError:
             os.close(fd)
             raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import stat
 from collections.abc import Callable
 from typing import final
 
@@ -28,15 +29,14 @@ class Lifeline:
 
     def hold(self) -> None:
         """Watch stdin on the running loop. Raises DaemonError where stdin has no end."""
-        try:
-            asyncio.get_running_loop().add_reader(_STDIN, self._read)
-        except OSError as error:  # epoll refuses files and /dev/null, which are always readable
+        if not _can_end():
             raise DaemonError(
                 "--with-parent needs a stdin that ends with the parent: a pipe or a socket"
-            ) from error
+            )
+        asyncio.get_running_loop().add_reader(_STDIN, self._read)
         self._held = True
 
-    def check(self) -> None:
+    def look(self) -> None:
         """See whether we have another parent by now; cheap, and to be called now and then."""
         if self._held and os.getppid() != self._parent_pid:
             self._end()
@@ -57,3 +57,12 @@ class Lifeline:
     def _end(self) -> None:
         self.release()
         self._on_end()
+
+
+def _can_end() -> bool:
+    """Whether stdin ends with whoever holds its other end: of a file, only its content ends."""
+    try:
+        mode = os.fstat(_STDIN).st_mode
+    except OSError:  # it is closed
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(_STDIN)

@@ -128,11 +128,6 @@ class Processes:
             and secrets.compare_digest(process.secret, secret)
         )
 
-    @property
-    def count(self) -> int:
-        """How many are alive."""
-        return len(self._live)
-
     def kill_all(self) -> None:
         """Kill and reap every process, at the daemon's own unexpected end."""
         for process in list(self._live.values()):

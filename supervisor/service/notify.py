@@ -58,8 +58,9 @@ class ServiceNotifier:
         if said is not None:
             self._send(said.format(usec=time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000))
 
-    def beat(self, now_s: float) -> None:
-        """The loop works. Sent at most twice in the time after which we would be killed."""
+    def look(self) -> None:
+        """The loop works. Said at most twice in the time after which we would be killed."""
+        now_s = time.monotonic()
         if self._beat_s is not None and now_s - self._beat_at_s >= self._beat_s:
             self._beat_at_s = now_s
             self._send("WATCHDOG=1")

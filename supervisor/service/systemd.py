@@ -62,7 +62,7 @@ WantedBy={target}
 
 
 def _command(words: Sequence[str]) -> str:
-    return " ".join(_quoted(word) for word in words)
+    return " ".join(_quoted(word).replace("$", "$$") for word in words)
 
 
 def _environment(values: dict[str, str]) -> str:
@@ -70,7 +70,10 @@ def _environment(values: dict[str, str]) -> str:
 
 
 def _quoted(word: str) -> str:
-    """One word of a unit file: % and $ are its own, and so are quotes and backslashes."""
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    """One word of a unit file: % is its own, and so are quotes and backslashes.
+
+    And $ in a command line, but not in a variable's value.
+    """
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     plain = escaped == word and word and not any(c.isspace() or c in "';#" for c in word)
     return word if plain else f'"{escaped}"'

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from ..inspection.states import text_config
+from ..inspection.states import text_config, whole
 
 DRAFTS = frozenset({"DFlashDraftModel", "DFlash2DraftModel", "MuseGlimmerAssistantModel"})
 OTHER_DRAFTS = {"DFlashLaguna": "Laguna", "DSpark": "DSpark", "Domino": "Domino"}
@@ -119,9 +119,3 @@ def architectures(config: Mapping[str, object]) -> list[str]:
 def other_kind(architecture: str) -> str:
     """The kind of a draft that we cannot run, or ""."""
     return next((kind for mark, kind in OTHER_DRAFTS.items() if mark in architecture), "")
-
-
-def whole(fields: Mapping[str, object], key: str) -> int:
-    """A count; 0 where there is none."""
-    value = fields.get(key)
-    return value if type(value) is int and value > 0 else 0

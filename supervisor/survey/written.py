@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ...protocol.messages import LoadBody
 from ..config.limits import Limits
 from ..core.facts import ModelFacts
+from ..core.holdings import shown
 from ..inspection import inspect
 from ..pool import Pool
 from .models import EMBEDDED_TARGET
@@ -78,7 +79,7 @@ def lines(
     yield "# Every key with its default and its meaning: dflashd.example.toml"
     yield ""
     yield "[daemon]"
-    yield f"# All models together may have {gigabytes(pool.budget_bytes)} ({pool.source}):"
+    yield f"# All models together may have {shown(pool.budget_bytes)} ({pool.source}):"
     yield "# memory_share = 0.8"
     yield ""
     yield "# With this section a gateway speaks HTTP, as OpenAI's and Anthropic's servers do:"
@@ -131,18 +132,13 @@ def about(facts: ModelFacts) -> str:
     """What a model is and takes."""
     if facts.unknown:
         return f"its size is not known: {facts.unknown}"
-    weights = gigabytes(sum(part.size_bytes for part in facts.weights))
+    weights = shown(sum(part.size_bytes for part in facts.weights))
     dtype = "as stored" if facts.dtype == "keep" else f"in {facts.dtype}"
-    requests = gigabytes(facts.requests_bytes)
+    requests = shown(facts.requests_bytes)
     return (
         f"{facts.model_type}, {facts.layers} layers: {weights} of weights ({dtype}), "
         f"{requests} for its requests"
     )
-
-
-def gigabytes(count: int) -> str:
-    """Bytes for a person."""
-    return f"{count / 1e9:.1f} GB"
 
 
 def key(name: str) -> str:

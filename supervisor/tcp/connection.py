@@ -41,6 +41,10 @@ def ends_of(fd: int) -> tuple[object, object] | None:
 
 
 def shut(fd: int) -> None:
-    """End the connection behind a descriptor; its owner notices and closes it."""
+    """End the connection behind a descriptor; its owner notices and closes it.
+
+    Its number may be another's by now: a worker's or a local client's connection is left alone.
+    """
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as own:
-        own.shutdown(socket.SHUT_RDWR)
+        if own.family in (socket.AF_INET, socket.AF_INET6):
+            own.shutdown(socket.SHUT_RDWR)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Protocol, final
 
@@ -11,6 +11,7 @@ import zmq
 
 from ...protocol.messages import ServiceStatus
 from ..config.tcp_section import TcpSection
+from ..doors.door import Door
 from ..errors import DaemonError
 from ..keys import client_keys
 from ..keys.client_keys import ClientKey, Role
@@ -38,7 +39,11 @@ class Board(Protocol):
         """No more."""
         ...
 
-    def lose(self, door: TcpDoor, identities: list[bytes]) -> None:
+    def wake(self, door: Door) -> None:
+        """A message may be there."""
+        ...
+
+    def lose(self, identities: list[bytes]) -> None:
         """These peers are gone."""
         ...
 
@@ -49,14 +54,11 @@ class Board(Protocol):
 
 @final
 class TcpListener:
-    """Listens while at least one key is allowed. ``wake`` is called when a message may be there."""
+    """Listens while at least one key is allowed."""
 
-    def __init__(
-        self, section: TcpSection, folder: Path, board: Board, wake: Callable[[TcpDoor], None]
-    ) -> None:
+    def __init__(self, section: TcpSection, folder: Path, board: Board) -> None:
         self._section = section
         self._board = board
-        self._wake = wake
         self._keys = WatchedKeys(folder / client_keys.NAME, client_keys.client_keys)
         self._by_public: dict[str, ClientKey] = {}
         self._server = None if section.insecure_loopback else server_key(folder)
@@ -87,7 +89,7 @@ class TcpListener:
         if self._zap is not None:
             self._zap.turn()
         self._door.watch()
-        self._board.lose(self._door, self._door.gone())
+        self._board.lose(self._door.gone())
 
     async def guard(self) -> None:
         """Have the canary prove the lock, for ever; when it fails, close."""
@@ -148,7 +150,7 @@ class TcpListener:
         if self._keys.problem:
             log.error(line("tcp_keys_unusable", reason=self._keys.problem))
         if self._door is not None:
-            self._board.lose(self._door, self._door.expel())
+            self._board.lose(self._door.expel())
             if not after:
                 why = self._keys.problem or "the last key was revoked"
                 self._close("waiting", why)
@@ -168,7 +170,7 @@ class TcpListener:
             urls = " ".join(self._section.listen)
             raise DaemonError(f"{urls} cannot be bound: {error}") from error
         loop = asyncio.get_running_loop()
-        loop.add_reader(door.fileno(), self._wake, door)
+        loop.add_reader(door.fileno(), self._board.wake, door)
         loop.add_reader(door.monitor_fileno(), door.watch)
         self._door = door
         self._board.open_door(door)
@@ -182,7 +184,7 @@ class TcpListener:
             loop = asyncio.get_running_loop()
             loop.remove_reader(door.fileno())
             loop.remove_reader(door.monitor_fileno())
-            self._board.lose(door, door.expel_all() if state != "stopped" else [])
+            self._board.lose(door.expel_all() if state != "stopped" else [])
             self._board.close_door(door)
             door.close()
             if state == "fatal":

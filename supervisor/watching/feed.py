@@ -88,7 +88,11 @@ class LogFeed(Feed):
     def _look_back(self) -> None:
         """Go one part further back in search of the line to begin with."""
         begin = max(self._log.begin, self._position - PART_BYTES)
-        _, data = self._log.read(begin, self._position - begin)
+        begin, data = self._log.read(begin, max(0, self._position - begin))
+        if begin >= self._position:  # the log's beginning, or what lay before was cut off
+            self._looking_back = False
+            return
+        data = data[: self._position - begin]
         if self._position == self._end and not data.endswith(b"\n"):
             self._breaks_left -= 1
         at = len(data)

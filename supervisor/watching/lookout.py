@@ -32,18 +32,24 @@ Send = Callable[[Peer, Header, bytes | Body], None]
 
 @final
 class Lookout:
-    """One for each daemon, on its loop. ``send`` is set by whoever has the sockets."""
+    """One for each daemon, on its loop. ``send`` is set by whoever has the sockets.
+
+    ``limits`` are those in effect.
+    """
 
     def __init__(
-        self, limits: Limits, logs: WorkerLogs, on_event: Callable[[str], None] = lambda _: None
+        self,
+        limits: Callable[[], Limits],
+        logs: WorkerLogs,
+        on_event: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.lag = Histogram()
         """How late the loop came to what was due."""
         self.send: Send = _unheard
         self._logs = logs
         self._on_event = on_event
-        self._journal = Journal(limits.events_kept)
-        self._watchers = Watchers(limits.watchers, limits.keepalive_s, self._send)
+        self._journal = Journal(limits().events_kept)
+        self._watchers = Watchers(limits().watchers, lambda: limits().keepalive_s, self._send)
         self._is_due = False
 
     def note(self, name: str, fields: Mapping[str, str | float]) -> None:

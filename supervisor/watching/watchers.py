@@ -10,6 +10,7 @@ from ...protocol.credit import SendWindow
 from ...protocol.errors import ErrorCode
 from ...protocol.messages import Accepted, Body, Done, Failed, Header
 from ..core.events import Peer
+from ..core.refusals import STOPPING
 from .feed import Feed
 
 STEPS_PER_TURN = 8
@@ -32,9 +33,12 @@ class Watcher:
 
 @final
 class Watchers:
-    """All watchers, at most ``limit``. ``send`` never waits; nor does anything here."""
+    """All watchers, at most ``limit``. ``send`` never waits; nor does anything here.
 
-    def __init__(self, limit: int, keepalive_s: float, send: Send) -> None:
+    ``keepalive_s`` is asked each time: another configuration may have another.
+    """
+
+    def __init__(self, limit: int, keepalive_s: Callable[[], float], send: Send) -> None:
         self._limit = limit
         self._keepalive_s = keepalive_s
         self._send = send
@@ -102,7 +106,7 @@ class Watchers:
         while self.turn(now):
             pass
         for watcher in list(self._watchers.values()):
-            self._fail(watcher, ErrorCode.shutting_down, "the daemon is stopping")
+            self._fail(watcher, ErrorCode.shutting_down, STOPPING)
 
     def _serve(self, watcher: Watcher, now: float) -> bool:
         for _ in range(STEPS_PER_TURN):
@@ -121,7 +125,7 @@ class Watchers:
                 self._send(watcher.peer, *message)
         else:
             return True
-        if now - watcher.told_at >= self._keepalive_s:
+        if now - watcher.told_at >= self._keepalive_s():
             watcher.told_at = now
             self._send(watcher.peer, Accepted(id=watcher.id), None)
         return False

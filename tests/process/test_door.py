@@ -11,10 +11,10 @@ import zmq
 
 from dflashd.protocol.messages import FromClient
 from dflashd.protocol.paths import Endpoints
-from dflashd.supervisor.daemon import open_doors
 from dflashd.supervisor.doors.door import WORKER_BURST_MESSAGES
 from dflashd.supervisor.doors.local import LocalDoor
 from dflashd.supervisor.errors import DaemonError
+from dflashd.supervisor.sockets import open_sockets
 
 FLOODED_DOOR = """
 import sys, time
@@ -70,6 +70,6 @@ def test_failed_bind_leaves_no_socket_open(tmp_path: Path) -> None:
 def test_daemon_whose_sockets_cannot_be_bound_says_so(tmp_path: Path) -> None:
     """No room for a socket file: an error with the path, not a wait for ever."""
     (tmp_path / "control.sock").mkdir()
-    with pytest.raises(DaemonError, match="cannot be bound"), open_doors(Endpoints(tmp_path)):
+    with pytest.raises(DaemonError, match="cannot be bound"), open_sockets(Endpoints(tmp_path)):
         pass
     assert not (tmp_path / "requests.sock").exists()

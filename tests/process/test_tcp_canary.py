@@ -13,6 +13,7 @@ import zmq
 
 from dflashd.protocol.key_file import KeyFile, new_pair
 from dflashd.supervisor.config.tcp_section import TcpSection
+from dflashd.supervisor.doors.door import Door
 from dflashd.supervisor.keys.client_keys import allow
 from dflashd.supervisor.keys.server_key import server_key
 from dflashd.supervisor.tcp import canary as canary_module, zap
@@ -36,7 +37,10 @@ class Watched:
     def close_door(self, door: TcpDoor) -> None:
         self.doors.remove(door)
 
-    def lose(self, door: TcpDoor, identities: list[bytes]) -> None:
+    def wake(self, door: Door) -> None:
+        pass
+
+    def lose(self, identities: list[bytes]) -> None:
         pass
 
     def note(self, name: str, fields: Mapping[str, str | float]) -> None:
@@ -52,7 +56,7 @@ async def listening(folder: Path) -> AsyncGenerator[tuple[TcpListener, Watched, 
     key = KeyFile(name="app", server=server_key(folder).public, public=public, secret=secret)
     board = Watched()
     section = TcpSection(listen=(address,), canary_interval_s=0.05)
-    listener = TcpListener(section, folder, board, lambda door: None)
+    listener = TcpListener(section, folder, board)
     listener.start()
     guard = asyncio.create_task(listener.guard())
     try:

@@ -31,9 +31,10 @@ class Inspections:
         """Answer one; a disk may also hang."""
         if not self._begun or self._chance.random() < 0.02:
             return
-        model = self._begun.popleft().model
+        asked = self._begun.popleft()
+        model = asked.model
         weights = Weights(key=model, size_bytes=size_bytes(model))
         facts = ModelFacts(model_type="llama", weights=(weights,))
         if self._chance.random() < 0.1:
             facts = ModelFacts(unknown="not on this disk")
-        self._world.give(ModelInspected(model=model, facts=facts))
+        self._world.give(ModelInspected(model=model, body=asked.body, facts=facts))

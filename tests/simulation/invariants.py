@@ -18,6 +18,7 @@ from dflashd.supervisor.core.life import (
     WorkerState,
 )
 from dflashd.supervisor.core.records import Model, Worker
+from dflashd.supervisor.core.snapshot import MODEL_WORDS, word
 
 from .setting import LIMITS, MODELS, POOL_BYTES
 
@@ -117,6 +118,7 @@ class Invariants:
         s = self._world.state
         worker = s.worker_of(model)
         assert model.name in worker.models
+        assert word(model, worker, len(worker.active)) in MODEL_WORDS
         assert len(model.queue) <= LIMITS.queued_requests_per_model
         if model.state in SERVED:
             assert worker.state in ALIVE

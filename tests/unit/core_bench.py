@@ -111,7 +111,7 @@ class CoreBench:
                 return self.unloaded(worker, model)
             case Stop() if f"stop {worker}" not in self.slow:
                 return self.exit(worker)
-            case Ping(n=n):
+            case Ping(n=n) if "pong" not in self.slow:
                 return self.pong(worker, n)
             case _:
                 return []
@@ -119,7 +119,11 @@ class CoreBench:
     def inspected(self, model: str) -> list[Effect]:
         weights = Weights(key=model, size_bytes=int(self.sizes[model] * GIB))
         facts = ModelFacts(model_type="llama", weights=(weights,), dtype="float32")
-        return self.give(ModelInspected(model=model, facts=facts))
+        return self.files_say(model, facts)
+
+    def files_say(self, model: str, facts: ModelFacts) -> list[Effect]:
+        body = self.core.state.models[model].settings.load_body
+        return self.give(ModelInspected(model=model, body=body, facts=facts))
 
     def says(self, worker: str, header: Header, body: bytes = b"") -> list[Effect]:
         epoch = self.core.state.workers[worker].epoch

@@ -192,6 +192,51 @@ def test_second_retire_does_not_prolong_a_drain() -> None:
     assert [h.id for h in to_clients(bench.exit(0), Done)] == [ID, b"D" * 16]
 
 
+def test_last_word_of_an_operator_counts_while_a_model_drains() -> None:
+    """Who commanded a load before a retire, or waits for one after it, does not bring it back."""
+    bench = Bench(active_requests_per_worker=1)
+    bench.ready()
+    running = bench.generate(b"1")
+    commanded(bench, Retire(id=ID, model="a"))
+    later = bench.generate(b"2")
+    commanded(bench, Spawn(id=b"D" * 16, model="a"))
+    effects = commanded(bench, Retire(id=b"E" * 16, model="a"))
+    failed = {h.id: (h.code, h.retryable) for h in to_clients(effects, Failed)}
+    assert failed == dict.fromkeys((later, b"D" * 16), (ErrorCode.cancelled, True))
+    bench.says(Done(id=running, epoch=1))
+    assert [h.id for h in to_clients(bench.exit(0), Done)] == [ID, b"E" * 16]
+    assert bench.worker.state == "stopped"
+
+
+def test_last_word_of_an_operator_counts_while_a_model_loads() -> None:
+    """A load that is commanded after a retire is the next one: it does not end with the model."""
+    bench = Bench()
+    waiting = bench.generate(b"1")
+    bench.start()
+    commanded(bench, Spawn(id=b"D" * 16, model="a"))
+    effects = commanded(bench, Retire(id=ID, model="a"))
+    assert [h.id for h in to_clients(effects, Failed)] == [b"D" * 16]
+    commanded(bench, Spawn(id=b"E" * 16, model="a"))
+    assert not to_clients(bench.load(), Done)
+    bench.says(Done(id=waiting, epoch=1))
+    assert [h.id for h in to_clients(bench.exit(0), Done)] == [ID]
+    bench.start()
+    assert [h.id for h in to_clients(bench.load(), Done)] == [b"E" * 16]
+    assert bench.core.state.models["a"].state == "ready"
+
+
+def test_operators_stop_wins_over_a_worker_that_gives_up() -> None:
+    """A worker whose settings are unusable, and that was to go anyway, is stopped, not down."""
+    bench = Bench()
+    bench.ready()
+    bench.generate(b"1")
+    commanded(bench, Retire(id=ID, model="a"))
+    effects = bench.exit(78)
+    assert [h.id for h in to_clients(effects, Done)] == [ID]
+    assert bench.worker.state == "stopped"
+    assert bench.core.state.counters["worker_failures"] == 1
+
+
 def test_stop_presses_as_hard_as_it_was_asked_to() -> None:
     """First what runs is finished, then signals are used, then kills; each word only presses on."""
     bench = Bench()

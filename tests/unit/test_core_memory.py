@@ -19,8 +19,8 @@ from dflashd.protocol.messages import (
     Unload,
 )
 from dflashd.supervisor.core import accounts
-from dflashd.supervisor.core.events import ClientSent, ModelInspected
-from dflashd.supervisor.core.facts import PROCESS_BYTES, ModelFacts
+from dflashd.supervisor.core.events import ClientSent
+from dflashd.supervisor.core.facts import PROCESS_BYTES, ModelFacts, Weights
 
 from .core_bench import GIB, OWNER, CoreBench
 
@@ -367,7 +367,7 @@ def test_guess_ends_with_the_load() -> None:
     bench = CoreBench({"a": 1, "b": 2.5}, pool=4)
     bench.slow |= {"inspect a", "a"}
     bench.spawn("a")
-    bench.give(ModelInspected(model="a", facts=ModelFacts(unknown="not on the disk")))
+    bench.files_say("a", ModelFacts(unknown="not on the disk"))
     report = LoadedBody(
         digest="d",
         engine="dflash",
@@ -395,3 +395,19 @@ def test_disk_that_does_not_answer_keeps_no_model_out() -> None:
     assert bench.state("a") == "absent"
     bench.pass_time(2)
     assert bench.answer(id) == Done(id=id)
+
+
+def test_files_are_looked_at_anew_when_nobody_waited_for_the_last_look() -> None:
+    """What files told is for one load: hours later they may be others."""
+    bench = CoreBench({"a": 1}, pool=4)
+    bench.slow.add("inspect a")
+    id = bench.spawn("a")
+    bench.command(Cancel(id=id))
+    bench.files_say("a", ModelFacts(unknown="not on the disk"))
+    assert bench.core.state.models["a"].facts is None
+    bench.slow.clear()
+    id = bench.spawn("a")
+    assert bench.answer(id) == Done(id=id)
+    assert bench.core.state.models["a"].facts == ModelFacts(
+        model_type="llama", weights=(Weights(key="a", size_bytes=GIB),), dtype="float32"
+    )

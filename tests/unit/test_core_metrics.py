@@ -10,6 +10,7 @@ from dflashd.protocol.errors import ErrorCode
 from dflashd.protocol.messages import Cancel, Chunk, Done, LoadFailed
 from dflashd.supervisor.core.events import ClientSent
 from dflashd.supervisor.core.metrics import BOUNDS_S, Histogram, ModelMetrics
+from dflashd.supervisor.core.metrics_page import metrics_page
 
 from .core_bench import PEER, CoreBench
 
@@ -129,3 +130,15 @@ def test_drain_and_kills_are_counted() -> None:
     assert bench.core.state.counters["workers_killed"] == 1
     bench.exit("a", status=-9)
     assert bench.answer(command) == Done(id=command)
+
+
+def test_every_model_is_counted_in_one_state() -> None:
+    """Under the word that the status has for it, be it stopped, waiting or busy."""
+    bench = CoreBench({"a": 3, "b": 3, "c": 1}, pool=4)
+    bench.spawn("a")
+    bench.generate("a")
+    bench.generate("b")
+    page = metrics_page(bench.core.state, bench.core.identity, bench.now)
+    family = next(each for each in page.families if each.name == "dflashd_models")
+    counted = {sample.labels["state"]: sample.value for sample in family.samples if sample.value}
+    assert counted == {"busy": 1, "waiting": 1, "stopped": 1}

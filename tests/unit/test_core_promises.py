@@ -80,7 +80,7 @@ class Bench:
         identity = Identity(instance="i", version="v", pid=1, started_at=0)
         self.core = Core(Limits(**limits), {"a": ModelSection(target="t")}, identity, lambda: 1.0)
         self.now = 0.0
-        self.facts = ModelFacts(unknown="a test")
+        self.facts: ModelFacts | None = ModelFacts(unknown="a test")
         self.heard: list[Effect] = []
 
     @property
@@ -91,8 +91,8 @@ class Bench:
         effects = self.core.handle(event, self.now)
         self.heard += effects
         for effect in effects:
-            if isinstance(effect, InspectModel):
-                effects += self.give(ModelInspected(model=effect.model, facts=self.facts))
+            if isinstance(effect, InspectModel) and self.facts is not None:
+                effects += self.give(looked_at(effect, self.facts))
         return effects
 
     def client(self, header: Header, body: bytes = b"p", peer: Peer = PEER) -> list[Effect]:
@@ -131,6 +131,10 @@ class Bench:
             self.now = min(end, self.now + 0.5)
             effects += self.give(TimePassed())
         return effects
+
+
+def looked_at(asked: InspectModel, facts: ModelFacts) -> ModelInspected:
+    return ModelInspected(model=asked.model, body=asked.body, facts=facts)
 
 
 def to_clients(effects: list[Effect], kind: type[Header]) -> list[Any]:

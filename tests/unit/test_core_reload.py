@@ -27,6 +27,7 @@ from dflashd.supervisor.config.model_section import ModelSection
 from dflashd.supervisor.core.effects import (
     AdoptConfig,
     Effect,
+    InspectModel,
     Note,
     ReadConfig,
     SignalProcess,
@@ -38,10 +39,11 @@ from dflashd.supervisor.core.events import (
     ReloadAsked,
     ShutdownAsked,
 )
+from dflashd.supervisor.core.facts import ModelFacts
 from dflashd.supervisor.core.reading import READ_TIMEOUT_S
 from dflashd.supervisor.core.shutdown import KILLS_BEFORE_LEAVING
 
-from .test_core_promises import OWNER, Bench, to_clients, to_worker
+from .test_core_promises import OWNER, Bench, looked_at, to_clients, to_worker
 
 SECTION = ModelSection(target="t")
 
@@ -188,6 +190,34 @@ def test_load_that_was_not_ordered_yet_takes_the_new_settings() -> None:
     bench.start()
     assert bench.worker.epoch == 1
     assert len(to_worker(bench.heard, Load)) == 1
+
+
+def test_sizes_of_old_settings_are_not_reckoned_with() -> None:
+    """A model whose settings change while its files are looked at is looked at again."""
+    bench = Owner(active_requests_per_worker=8)
+    bench.facts = None
+    bench.generate(b"r")
+    bench.ask()
+    bench.file_is({"a": structs.replace(SECTION, target="u")}, active_requests_per_worker=3)
+    old, new = [e for e in bench.heard if isinstance(e, InspectModel)]
+    assert (old.body.target, old.concurrency) == ("t", 8)
+    assert (new.body.target, new.concurrency) == ("u", 3)
+    bench.give(looked_at(old, ModelFacts(model_type="old")))
+    assert bench.core.state.models["a"].facts is None
+    assert bench.worker.state == "stopped"
+    bench.give(looked_at(new, ModelFacts(model_type="new")))
+    assert bench.worker.state == "spawning"
+
+
+def test_load_that_was_not_ordered_yet_is_reckoned_anew() -> None:
+    """Its room was found for the old settings: the new ones may take more."""
+    bench = Owner()
+    bench.generate(b"r")
+    bench.facts = ModelFacts(model_type="new")
+    bench.ask()
+    bench.file_is({"a": structs.replace(SECTION, target="u")})
+    model = bench.core.state.models["a"]
+    assert (model.state, model.facts) == ("loading", bench.facts)
 
 
 def test_reload_undoes_no_retire() -> None:

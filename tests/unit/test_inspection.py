@@ -115,7 +115,6 @@ def test_an_undeclared_context_counts_as_a_common_one(tmp_path: Path) -> None:
     config = {**CONFIG, "max_position_embeddings": 2**20}
     (tmp_path / "config.json").write_text(json.dumps(config))
     least, most = facts_of(tmp_path), facts_of(tmp_path, context_tokens=2**20)
-    assert least.context_tokens == 2**20
     assert most.requests_bytes > 50 * least.requests_bytes
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from dflashd.supervisor.directories import make_private
 from dflashd.supervisor.doctor import host, model_libraries
 from dflashd.supervisor.doctor.known_bad import Site, known_bad
+from dflashd.supervisor.errors import UnsafeDirectory
 
 GOOD = {"mlx": "0.32.4", "mlx-cpu": "0.32.4", "mlx-lm": "0.32.2", "libzmq": "4.3.5"}
 
@@ -60,18 +61,30 @@ def test_model_libraries_that_kill_their_process_are_a_finding() -> None:
     assert "libmlx is broken" in last.says
 
 
-def test_a_directory_open_to_others_is_a_problem(tmp_path: Path) -> None:
-    """The finding says how to close it; one of ours, or one that can be made, is well."""
-    folder = tmp_path / "run"
-    if len(os.fsencode(folder)) > 80:
-        folder = Path("/tmp") / f"dfd{os.getpid()}"
+def test_findings_are_told_apart_from_what_libraries_print() -> None:
+    """A library's own words, or a line that was cut off, do not end the doctor."""
+    code = """if True:
+        print("loading...")
+        print('{"name": "blas", "says": "ok"}')
+        print('{"name": "dev', end="")
+    """
+    [finding] = model_libraries.look((sys.executable, "-c", code))
+    assert finding.name == "blas"
+
+
+def test_directory_is_judged_as_the_daemon_will(short_dir: Path) -> None:
+    """One that cannot be closed to others is a problem with a way out; the daemon says the same."""
+    folder = short_dir / "run"
     assert host.sockets(folder).level == "ok"
-    folder.mkdir(mode=0o755)
+    folder.mkdir()
     folder.chmod(0o755)
-    try:
-        assert host.sockets(folder).level == "problem"
-        assert host.sockets(folder).advice == f"chmod 700 {folder}"
-        folder.chmod(0o700)
-        assert host.sockets(folder).level == "ok"
-    finally:
-        folder.rmdir()
+    assert host.sockets(folder).level == "ok"  # the daemon closes it
+    (folder / "theirs").touch()
+    found = host.sockets(folder)
+    assert (found.level, f"chmod 700 {folder}" in found.says) == ("problem", True)
+    with pytest.raises(UnsafeDirectory, match="holds other files") as refused:
+        make_private(folder)
+    assert str(refused.value) == found.says
+    folder.chmod(0o700)
+    assert host.sockets(folder).level == "ok"
+    make_private(folder)

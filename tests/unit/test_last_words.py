@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from dflashd.supervisor.core.failure import last_words
+from dflashd.supervisor.process_ends import last_words
 
 ABORTED = """
 import faulthandler, os, threading, time

@@ -20,7 +20,7 @@ ODD = '/opt/a b/100%/$HOME\'s "x"\\.toml'
 def plan_of(*, system: bool = False) -> ServicePlan:
     return ServicePlan(
         command=("/bin/sh", "-c", ODD),
-        environment={"DFLASHD_STATE_DIR": "/srv/state dir"},
+        environment={"DFLASHD_STATE_DIR": "/srv/state $1 100%"},
         log=Path("/srv/log"),
         user="root",
         system=system,
@@ -44,11 +44,11 @@ def test_systemd_accepts_the_unit(tmp_path: Path, *, system: bool) -> None:
 
 
 def test_words_reach_the_program_as_they_are() -> None:
-    """Spaces, quotes, backslashes and systemd's own % and $ are escaped in a unit."""
+    """Spaces, quotes, backslashes and systemd's own % and $ are escaped, $ in commands only."""
     unit = systemd.unit(plan_of())
     expected = '"/opt/a b/100%%/$$HOME\'s \\"x\\"\\\\.toml"'
     assert f"ExecStart=/bin/sh -c {expected}\n" in unit
-    assert 'Environment="DFLASHD_STATE_DIR=/srv/state dir"\n' in unit
+    assert 'Environment="DFLASHD_STATE_DIR=/srv/state $1 100%%"\n' in unit
 
 
 def test_a_unit_says_what_the_daemon_relies_on() -> None:
@@ -81,7 +81,7 @@ def test_a_launchd_agent_is_interactive_and_stays_down_when_asked() -> None:
     assert values["KeepAlive"] == {"SuccessfulExit": False}
     assert values["SoftResourceLimits"] == {"NumberOfFiles": 65_536}
     assert values["StandardErrorPath"] == "/srv/log"
-    assert values["EnvironmentVariables"]["DFLASHD_STATE_DIR"] == "/srv/state dir"
+    assert values["EnvironmentVariables"]["DFLASHD_STATE_DIR"] == "/srv/state $1 100%"
 
 
 def test_a_configuration_that_cannot_be_used_is_not_installed(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_every_metric_is_described(tmp_path: Path) -> None:
     asked = ClientSent(peer=Peer("control", b"p"), header=Metrics(id=bytes(16)))
     (effect,) = core.handle(asked, 1.0)
     assert isinstance(effect, SendMetrics)
-    lookout = Lookout(Limits(), WorkerLogs(tmp_path, worker_bytes=1, all_bytes=1))
+    lookout = Lookout(Limits, WorkerLogs(tmp_path, worker_bytes=1, all_bytes=1))
     body = lookout.measured(effect.metrics, {"control": {"malformed": 1}}, 0, 0.0)
     described = dict(re.findall(r"`(dflashd_\w+)(?:\{([\w,]+)\})?`", DOCUMENT))
     assert set(described) == {family.name for family in body.families}

@@ -41,7 +41,8 @@ class Bench:
 
     def __init__(self, events: int = 0) -> None:
         self.sent: list[tuple[Peer, Header, Body | None]] = []
-        self.watchers = Watchers(4, 1.0, lambda *sent: self.sent.append(sent))
+        self.keepalive_s = 1.0
+        self.watchers = Watchers(4, lambda: self.keepalive_s, lambda *sent: self.sent.append(sent))
         self.journal = Journal(keep=1000)
         for n in range(events):
             self.journal.add("happened", {"n": n})
@@ -79,6 +80,18 @@ def test_credit_beyond_the_window_is_cut() -> None:
         bench.watchers.grant(PEER, ID, 64)
     bench.serve()
     assert bench.kinds.count(Happened) == 64
+
+
+def test_signs_of_life_come_as_often_as_the_configuration_says_now() -> None:
+    """A reload that changes how often changes it for those who watch already."""
+    bench = Bench()
+    bench.add(follow=True)
+    bench.keepalive_s = 9.0
+    bench.watchers.turn(8.0)
+    assert bench.kinds == [Accepted]
+    bench.keepalive_s = 2.0
+    bench.watchers.turn(8.0)
+    assert bench.kinds == [Accepted, Accepted]
 
 
 def test_watchers_take_turns() -> None:

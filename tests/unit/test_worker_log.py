@@ -12,7 +12,7 @@ from dflashd.protocol.messages import LogBody, LogPart
 from dflashd.supervisor.logs import worker_log
 from dflashd.supervisor.logs.worker_log import WorkerLog
 from dflashd.supervisor.logs.worker_logs import WorkerLogs
-from dflashd.supervisor.watching.feed import LogFeed
+from dflashd.supervisor.watching.feed import PART_BYTES, LogFeed
 
 
 def written(log: WorkerLog, data: bytes) -> None:
@@ -49,6 +49,25 @@ def test_the_last_lines_are_found_across_both_files(
     assert log.older.stat().st_size > 0
     expected = "".join(texts[max(0, 2000 - lines) :]) if lines else ""
     assert whole(LogFeed(log, lines, follow=False)) == (expected.encode(), 0)
+
+
+def test_lines_are_looked_for_in_what_is_left_of_a_log(tmp_path: Path) -> None:
+    """A flood may cut off what lies before the place where the search is."""
+    log = WorkerLog(tmp_path / "a.log")
+    written(log, b"word\n" * 20_000)
+    feed = LogFeed(log, 9999, follow=True)
+    assert feed.next(bytes(16)) is None
+    log.cut(1000)
+    assert whole(feed) == (b"word\n" * 200, PART_BYTES - 1000)
+
+
+def test_last_lines_are_counted_from_behind_what_was_lost(tmp_path: Path) -> None:
+    """Bytes that were cut off without a copy are no lines, and the newest are not read twice."""
+    log = WorkerLog(tmp_path / "a.log")
+    written(log, b"old\n" * 100)
+    log.drop()
+    written(log, b"one\ntwo\nthree\n")
+    assert whole(LogFeed(log, 2, follow=False)) == (b"two\nthree\n", 0)
 
 
 def test_a_follower_loses_and_repeats_nothing_over_a_cut(tmp_path: Path) -> None:
@@ -143,6 +162,22 @@ def test_a_log_that_cannot_be_opened_keeps_no_worker_down(tmp_path: Path) -> Non
     assert "missing" in logs.new_errors()[0]
     assert logs.of("a").tail() == ""
     os.close(descriptor)
+
+
+def test_log_of_a_process_that_cannot_be_started_is_not_kept_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a descriptor there is no process, and its log may go when room is needed."""
+    logs = WorkerLogs(tmp_path, worker_bytes=10**6, all_bytes=10**6)
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", full)
+        with pytest.raises(OSError, match="Too many"):
+            logs.open("a")
+    assert logs._live == {}
 
 
 def test_a_follower_of_a_removed_log_sees_the_next_from_its_beginning(tmp_path: Path) -> None:
