@@ -1,4 +1,4 @@
-"""Buffers that mlx keeps for reuse are bounded."""
+"""Buffers that mlx keeps for reuse are bounded; on Metal what is used stays in memory."""
 
 from __future__ import annotations
 
@@ -40,3 +40,18 @@ def test_a_lower_limit_stays() -> None:
     mx.set_cache_limit(8 * MIB)
     memory.limit_spare()
     assert spare_after_work() <= 8 * MIB
+
+
+@pytest.mark.parametrize(
+    ("device", "limits"),
+    [({"max_recommended_working_set_size": 48 * 2**30}, [48 * 2**30]), ({}, [])],
+)
+def test_metal_keeps_what_it_recommends(
+    device: dict[str, int], limits: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device says how much may be kept from being paged out; one that says nothing is left."""
+    told: list[int] = []
+    monkeypatch.setattr(mx, "device_info", lambda: device)
+    monkeypatch.setattr(mx, "set_wired_limit", told.append)
+    memory.keep_resident()
+    assert told == limits

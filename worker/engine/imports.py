@@ -40,4 +40,5 @@ def _make_engine(*, private: bool) -> Engine:
     log.info(line("mlx_imported", jit=jit.prepare(private=private)))
     if private:
         memory.limit_spare()
+        memory.keep_resident()
     return MlxEngine()

@@ -45,6 +45,15 @@ def limit_spare(limit_bytes: int = SPARE_LIMIT_BYTES) -> None:
     mx.set_cache_limit(min(before, limit_bytes))
 
 
+def keep_resident() -> None:
+    """Have Metal keep what is used in memory, up to what the device recommends, as mlx-lm does for
+    each of its generations: else macOS may page out the weights of a large model. Elsewhere nothing.
+    """
+    recommended_bytes = mx.device_info().get("max_recommended_working_set_size")
+    if recommended_bytes is not None:
+        mx.set_wired_limit(int(recommended_bytes))
+
+
 def reclaim() -> None:
     """Collect what is unreachable and return spare memory to the system."""
     # Each layer that mlx makes draws random weights, which are never computed; the key they would
