@@ -42,10 +42,10 @@ def test_a_lower_limit_stays() -> None:
     assert spare_after_work() <= 8 * MIB
 
 
-@pytest.mark.parametrize(
-    ("device", "limits"),
-    [({"max_recommended_working_set_size": 48 * 2**30}, [48 * 2**30]), ({}, [])],
-)
+RECOMMENDS = {"max_recommended_working_set_size": 48 * 2**30}
+
+
+@pytest.mark.parametrize(("device", "limits"), [(RECOMMENDS, [48 * 2**30]), ({}, [])])
 def test_metal_keeps_what_it_recommends(
     device: dict[str, int], limits: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,7 @@ def limit_spare(limit_bytes: int = SPARE_LIMIT_BYTES) -> None:
 
 def keep_resident() -> None:
     """Have Metal keep what is used in memory, up to what the device recommends, as mlx-lm does for
-    each of its generations: else macOS may page out the weights of a large model. Elsewhere nothing.
+    its generations: else macOS may page out a large model's weights. Elsewhere nothing.
     """
     recommended_bytes = mx.device_info().get("max_recommended_working_set_size")
     if recommended_bytes is not None:
