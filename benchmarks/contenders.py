@@ -33,10 +33,6 @@ class Run:
     seconds: float
     cycles: int
 
-    @property
-    def tokens_per_s(self) -> float:
-        return self.tokens / self.seconds
-
 
 def mlx_lm_run(model: Model, stock: Any, prompt: str) -> Run:
     """``mlx_lm.stream_generate`` on the very same weights."""
@@ -50,9 +46,9 @@ def mlx_lm_run(model: Model, stock: Any, prompt: str) -> Run:
     return Run(text=text, tokens=count - 1, seconds=last - first, cycles=count - 1)
 
 
-def engine_run(model: Model, prompt: str, *, speculation: str = "auto") -> Run:
+def engine_run(model: Model, prompt: str) -> Run:
     """Our engine, driven directly."""
-    generation = Generation(model, body(prompt, speculation=speculation))
+    generation = Generation(model, body(prompt))
     text, first, last, count = "", 0.0, 0.0, 0
     while not generation.finished:
         output = generation.step()

@@ -13,13 +13,15 @@ from dflashd.worker.decoding.features import FeatureTap
 from dflashd.worker.decoding.sampling import Sampler
 from dflashd.worker.engine.model import Model
 
+CONTEXT_TOKENS = 96
+REPEATS = 5
 GREEDY = Sampler(Sampling(), Sampling())
 
 
 class Bench:
-    """A target and a draft with ``context_tokens`` in their caches."""
+    """A target and a draft with CONTEXT_TOKENS in their caches."""
 
-    def __init__(self, model: Model, context_tokens: int = 96) -> None:
+    def __init__(self, model: Model) -> None:
         assert model.drafter is not None
         self._block_tokens = model.block_tokens
         self._drafter = model.drafter
@@ -29,7 +31,7 @@ class Bench:
         self._caches = self._target.make_caches()
         self._undo = self._target.undo(self._caches)
         self._draft_caches = self._drafter.draft.make_caches()
-        prompt = mx.array([[(37 * i) % model.vocab_size for i in range(context_tokens)]])
+        prompt = mx.array([[(37 * i) % model.vocab_size for i in range(CONTEXT_TOKENS)]])
         with self._tap.armed():
             logits = self._target.prefill(prompt, self._caches)
         features = self._tap.features()
@@ -37,7 +39,7 @@ class Bench:
         self._features = mx.contiguous(features[:, -2:])
         mx.eval(logits, self._features, [cache.state for cache in self._draft_caches])
 
-    def verify_ms(self, rows: int, repeats: int = 5) -> float:
+    def verify_ms(self, rows: int) -> float:
         """Target pass on ``rows`` rows with features captured, and its rollback."""
         tokens = mx.array([list(range(500, 500 + rows))])
 
@@ -47,9 +49,9 @@ class Bench:
             mx.eval(mx.argmax(logits, axis=-1), self._tap.features())
             self._undo.rollback(rows)
 
-        return _median_ms(verify, repeats)
+        return _median_ms(verify)
 
-    def step_ms(self, repeats: int = 5) -> float:
+    def step_ms(self) -> float:
         """Target pass on one row without capture: a step of plain decoding."""
 
         def step() -> None:
@@ -58,9 +60,9 @@ class Bench:
             mx.eval(mx.argmax(logits, axis=-1))
             self._undo.rollback(1)
 
-        return _median_ms(step, repeats)
+        return _median_ms(step)
 
-    def draft_ms(self, repeats: int = 5) -> float:
+    def draft_ms(self) -> float:
         """One draft of a whole block, behind two newly committed tokens."""
 
         def draft() -> None:
@@ -71,13 +73,13 @@ class Bench:
             for cache in self._draft_caches:
                 cache.trim(2)
 
-        return _median_ms(draft, repeats)
+        return _median_ms(draft)
 
 
-def _median_ms(work: Callable[[], None], repeats: int) -> float:
+def _median_ms(work: Callable[[], None]) -> float:
     work()
     times: list[float] = []
-    for _ in range(repeats):
+    for _ in range(REPEATS):
         started = time.perf_counter()
         work()
         times.append(time.perf_counter() - started)

@@ -23,11 +23,11 @@ SILENCE = Errand(_silent)
 """Benchmarks load in silence, and nobody calls a load off."""
 
 
-def body(prompt: str, *, speculation: str = "auto") -> GenerateBody:
-    """A greedy request of fixed length."""
+def body(prompt: str) -> GenerateBody:
+    """A greedy request of fixed length, drafted or refused."""
     return GenerateBody(
         messages=(ChatMessage(role="user", content=prompt),),
         max_tokens=TOKENS,
         ignore_eos=True,
-        speculation="off" if speculation == "off" else "strict",
+        speculation="strict",
     )

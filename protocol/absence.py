@@ -4,8 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import zmq
+
 from .errors import DflashError, ErrorCode
 from .paths import full_path
+
+
+class ConnectionLost(DflashError):
+    """The daemon closed the connection, or died: what waited for it has no answer."""
+
+
+def lost(url: str) -> ConnectionLost:
+    """It was there."""
+    sentence = f"the daemon at {url} closed the connection"
+    return ConnectionLost(ErrorCode.worker_lost, sentence, retryable=True)
+
+
+def closed() -> DflashError:
+    """It was us."""
+    return DflashError(ErrorCode.cancelled, "the client was closed")
+
+
+def no_socket(error: zmq.ZMQError) -> DflashError:
+    """It does not even come to a connection."""
+    return DflashError(ErrorCode.internal, f"no socket can be opened: {error}")
 
 
 def nobody(url: str) -> DflashError:
@@ -63,6 +85,12 @@ def unauthorised(url: str) -> DflashError:
 
 def broken(url: str, *, has_key: bool) -> DflashError:
     """Somebody listens and breaks off before we have met."""
+    if url.startswith("ipc:"):
+        return DflashError(
+            ErrorCode.protocol,
+            f"what listens at {url} breaks the connection off: is it a dflashd?",
+            retryable=True,
+        )
     guess = (
         "is it a dflashd, and the one that this key file was made for?"
         if has_key

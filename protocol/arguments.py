@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 import msgspec
 from msgspec import Meta
 
-from .errors import DflashError, ErrorCode
+from .errors import DflashError, ErrorCode, found_by_msgspec
 
 _END_S = 2**31 / 1000
 """Milliseconds travel in 31 bits; operating systems wait no longer either."""
@@ -28,8 +28,7 @@ def checked(what: str, given: object, kind: Any) -> Any:
     try:
         return msgspec.convert(_plain(given), kind)
     except (ValueError, RecursionError) as error:  # msgspec's ValidationError is a ValueError
-        problem, _, path = str(error).partition(" - at ")
-        path = path.strip("`").removeprefix("$").removeprefix(".")
+        problem, path = found_by_msgspec(error)
         place = f"{what}, {path}" if what and path else what or path
         raise DflashError(
             ErrorCode.bad_request, f"{place}: {problem}" if place else problem

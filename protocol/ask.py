@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict, Unpack
 
 from .arguments import Seconds, checked
-from .codec import decode, decode_body, encode
-from .messages import ChatMessage, FromClient, Generate, GenerateBody, Sampling, Tool
+from .messages import ChatMessage, GenerateBody, Sampling, Tool
 
 Turns = Sequence[ChatMessage | Mapping[str, str]]
 Speculation = Literal["auto", "strict", "off"]
@@ -48,7 +47,7 @@ def generate_body(prompt: str | None = None, **options: Unpack[GenerateOptions])
     """Return the body for a user's arguments (see :class:`GenerateOptions`).
 
     Raises TypeError for an argument that there is not, and DflashError(bad_request); what only the
-    codec checks, ``generate_frames`` refuses.
+    codec checks, ``encode_question`` refuses.
     """
     for name in options:
         if name not in GenerateOptions.__annotations__:
@@ -66,14 +65,3 @@ def deadline_ms(deadline_s: float | None) -> int | None:
     """Return a deadline as it travels. Raises DflashError(bad_request)."""
     seconds: float | None = checked("deadline_s", deadline_s, Seconds | None)
     return None if seconds is None else round(seconds * 1000)
-
-
-def generate_frames(header: Generate, body: GenerateBody) -> list[bytes]:
-    """Return the frames of a request after reading them as the daemon will.
-
-    Raises DflashError(bad_request) that names the field.
-    """
-    frames = encode(header, body)
-    _ = decode(frames, FromClient)
-    _ = decode_body(GenerateBody, frames[2])
-    return frames

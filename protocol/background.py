@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, final
 
-from .errors import DflashError, ErrorCode
+from . import absence
 
 T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, T]]
@@ -26,6 +27,7 @@ class BackgroundLoop:
     """
 
     def __init__(self, name: str) -> None:
+        self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self._ended = False
@@ -39,6 +41,8 @@ class BackgroundLoop:
 
         Raises DflashError(cancelled) when the loop ends meanwhile.
         """
+        if os.getpid() != self._pid:  # the loop's thread is not here: this would wait for ever
+            raise RuntimeError("this client is of the process before the fork: make one here")
         if threading.current_thread() is self._thread:
             raise RuntimeError("a callback of the client must not wait for the client")
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -46,7 +50,7 @@ class BackgroundLoop:
             self._submit(work, future)
             return future.result()
         except concurrent.futures.CancelledError as error:
-            raise self._closed() from error
+            raise absence.closed() from error
         except BaseException:
             _ = future.cancel()
             raise
@@ -55,6 +59,10 @@ class BackgroundLoop:
 
     def end(self, last: Work[None]) -> None:
         """Run ``last()`` and end the loop and its thread. From that thread: without waiting."""
+        if os.getpid() != self._pid:
+            return  # a fork has neither
+        with self._lock:
+            self._ended = True  # for others: what they submit would find it half closed
 
         async def finish() -> None:
             try:
@@ -69,7 +77,7 @@ class BackgroundLoop:
     def _submit(self, work: Work[T], future: concurrent.futures.Future[T]) -> None:
         with self._lock:
             if self._ended:
-                raise self._closed()
+                raise absence.closed()
             self._waiting.add(future)
             self._schedule(work, future)
 
@@ -100,10 +108,6 @@ class BackgroundLoop:
         # What was submitted too late to run would otherwise be waited for, for ever.
         for future in self._waiting.copy():
             _ = future.cancel()
-
-    @staticmethod
-    def _closed() -> DflashError:
-        return DflashError(ErrorCode.cancelled, "the client was closed")
 
 
 def _hand_over(task: asyncio.Task[T], future: concurrent.futures.Future[T]) -> None:

@@ -59,7 +59,7 @@ class Channel:
         start = self._loop.time()
         try:
             async with asyncio.timeout(self._timeout_s):
-                while not self._link.up:
+                while not self._link.up and self._refusal is None:
                     if self._link.unauthorised:
                         raise absence.unauthorised(self._url)
                     if self._link.refused and self._loop.time() - start >= wait_s:
@@ -100,7 +100,7 @@ class Channel:
 
     def close(self) -> None:
         """Cancel everything that waits and close the connection. Idempotent."""
-        self._fail_all(DflashError(ErrorCode.cancelled, "the client was closed"))
+        self._fail_one(None, absence.closed())
         if self._watch is not None:
             self._watch.cancel()
         self._link.close()
@@ -109,13 +109,7 @@ class Channel:
         self._link.send(encode(Hello(client="dflashd.protocol")))
 
     def _lose(self) -> None:
-        self._fail_all(
-            DflashError(
-                ErrorCode.worker_lost,
-                f"the daemon at {self._url} closed the connection",
-                retryable=True,
-            )
-        )
+        self._fail_all(absence.lost(self._url))
 
     def _receive(self, frames: list[bytes]) -> None:
         self._heard = True

@@ -3,52 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
 from pathlib import Path
-from typing import Self, Unpack, final
+from typing import Self, TypeVar, Unpack, final
 
 import zmq
 
-from .ask import GenerateOptions, deadline_ms, generate_body, generate_frames
+from . import absence, question
+from .arguments import Patience, Seconds, checked
+from .ask import GenerateOptions, deadline_ms, generate_body
 from .channel import Channel
-from .codec import Message, decode, decode_body, encode
+from .codec import encode_question
 from .errors import DflashError, ErrorCode
 from .generation import Generation
 from .key_file import read_key_file
 from .link import LINGER_MS
 from .messages import (
-    WINDOW_CHUNKS,
     CacheBody,
-    CacheState,
     Cancel,
-    ClearCache,
     ConfigBody,
-    Done,
     EventBody,
-    FromControl,
     Generate,
-    Logs,
-    Measured,
-    Metrics,
     MetricsBody,
-    Pin,
-    ReadCache,
-    Reload,
     ReloadBody,
-    Reloaded,
-    Retire,
-    Shutdown,
-    Snapshot,
     SnapshotBody,
-    Spawn,
-    Status,
-    Subscribe,
 )
 from .paths import endpoints_of
-from .pending import Call, OnEvent
+from .pending import Call
+from .question import Feed, OnEvent, Question
 from .stream import Stream
-from .told import LogText, log_reader, read_event
+from .told import LogText
 from .watch import Watch, Watching
+
+T = TypeVar("T")
 
 TIMEOUT_S = 10.0
 SILENCE_S = 20.0
@@ -79,11 +66,16 @@ class AsyncClient:
         silence_s: float = SILENCE_S,
     ) -> None:
         self._endpoints = endpoints_of(runtime_dir, connect)
+        if key is not None and connect is None:
+            sentence = "a key is for a daemon at an address, and none is named (connect)"
+            raise DflashError(ErrorCode.bad_request, sentence)
         self._key = read_key_file(key) if key is not None else None
-        self._timeout_s = timeout_s
-        self._wait_s = timeout_s if wait_s is None else wait_s
-        self._silence_s = silence_s
+        self._timeout_s: float = checked("timeout_s", timeout_s, Patience)
+        self._wait_s: float = timeout_s if wait_s is None else checked("wait_s", wait_s, Seconds)
+        self._silence_s: float = checked("silence_s", silence_s, Patience)
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._channels: set[Channel] = set()
+        """Those that are still being opened, too."""
         self._requests: Channel | None = None
         self._control: Channel | None = None
         self._opening: asyncio.Lock | None = None
@@ -109,12 +101,11 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Cancel in the daemon what still runs, and disconnect. Idempotent."""
-        channels = (self._requests, self._control)
+        channels, self._channels = self._channels, set[Channel]()
         self._requests = self._control = None
         context, self._context = self._context, None
         for channel in channels:
-            if channel is not None:
-                channel.close()
+            channel.close()
         if context is not None:
             await _let_go(context)
 
@@ -142,16 +133,14 @@ class AsyncClient:
             credit=stream.window.window,
             deadline_ms=deadline_ms(deadline_s),
         )
-        channel.ask(stream, generate_frames(header, generate_body(prompt, **options)))
+        channel.ask(stream, encode_question(header, generate_body(prompt, **options)))
         if deadline_s is not None:
             channel.end_by(stream, deadline_s + DEADLINE_GRACE_S)
         return Generation(stream, self._timeout_s, asyncio.get_running_loop())
 
     async def status(self) -> SnapshotBody:
         """Return the daemon's whole state; loads nothing and disturbs nothing."""
-        call = Call(Snapshot)
-        message = await self._call(call, Status(id=call.id), must_answer=True)
-        return decode_body(SnapshotBody, message.body)
+        return await self._ask(question.status())
 
     async def spawn(
         self, model: str, on_event: OnEvent | None = None, *, group: str | None = None
@@ -160,30 +149,23 @@ class AsyncClient:
 
         ``group`` moves it into that group's worker first; its own name means a worker of its own.
         """
-        call = Call(Done, on_event)
-        _ = await self._call(call, Spawn(id=call.id, model=model, group=group))
+        await self._ask(question.spawn(model, group), on_event)
 
     async def retire(self, model: str, *, now: bool = False) -> None:
         """Unload ``model`` and return when it is gone; ``now`` fails its running requests."""
-        call = Call(Done)
-        _ = await self._call(call, Retire(id=call.id, model=model, now=now))
+        await self._ask(question.retire(model, now=now))
 
     async def pin(self, model: str, *, pinned: bool = True) -> None:
         """Keep ``model`` from being evicted or unloaded for being idle, or no longer."""
-        call = Call(Done)
-        _ = await self._call(call, Pin(id=call.id, model=model, pinned=pinned))
+        await self._ask(question.pin(model, pinned=pinned))
 
     async def cache(self, model: str) -> CacheBody:
         """Return the state of a loaded model's prefix cache."""
-        call = Call(CacheState)
-        message = await self._call(call, ReadCache(id=call.id, model=model))
-        return decode_body(CacheBody, message.body)
+        return await self._ask(question.cache(model))
 
     async def clear_cache(self, model: str) -> CacheBody:
         """Empty a loaded model's prefix cache, disk included; return its state after that."""
-        call = Call(CacheState)
-        message = await self._call(call, ClearCache(id=call.id, model=model))
-        return decode_body(CacheBody, message.body)
+        return await self._ask(question.clear_cache(model))
 
     async def reload(
         self, *, dry_run: bool = False, config: ConfigBody | None = None
@@ -192,59 +174,36 @@ class AsyncClient:
 
         ``dry_run`` only asks what would change, and may ask that of another ``config``.
         """
-        call = Call(Reloaded)
-        message = await self._call(call, Reload(id=call.id, dry_run=dry_run), config)
-        return decode_body(ReloadBody, message.body)
+        return await self._ask(question.reload(config, dry_run=dry_run))
 
     async def metrics(self) -> MetricsBody:
         """Return all metrics of the daemon; loads nothing and disturbs nothing."""
-        call = Call(Measured)
-        message = await self._call(call, Metrics(id=call.id), must_answer=True)
-        return decode_body(MetricsBody, message.body)
+        return await self._ask(question.metrics())
 
     def events(self, *, last: int | None = None, follow: bool = False) -> Watching[EventBody]:
         """Iterate over the ``last`` events of the daemon (None: all it keeps); ``follow``: then
         over those to come. Who reads too slowly sees a gap in ``serial``.
         """
-        return Watching(
-            lambda: self._watch(lambda id: Subscribe(id=id, last=last, follow=follow)), read_event
-        )
+        return self._watch(question.events(last, follow=follow))
 
     def logs(self, model: str, *, lines: int = 100, follow: bool = False) -> Watching[LogText]:
         """Iterate over the last ``lines`` of the log of ``model``'s worker, in pieces that need not
         be lines; ``follow``: then over what is written from then on.
         """
-        return Watching(
-            lambda: self._watch(lambda id: Logs(id=id, model=model, lines=lines, follow=follow)),
-            log_reader(),
-        )
+        return self._watch(question.logs(model, lines, follow=follow))
 
     async def shutdown(self, *, now: bool = False, on_event: OnEvent | None = None) -> None:
         """Stop the daemon; return when it has said so or has closed the connection.
 
         ``on_event`` gets Accepted with what the daemon still waits for.
         """
-        call = Call(Done, on_event)
-        try:
-            _ = await self._call(call, Shutdown(id=call.id, now=now))
-        except DflashError as error:
-            if error.code is not ErrorCode.worker_lost:
-                raise
+        with contextlib.suppress(absence.ConnectionLost):
+            await self._ask(question.shutdown(now=now), on_event)
 
-    async def _call(
-        self,
-        call: Call,
-        header: (
-            Status | Spawn | Retire | Pin | ReadCache | ClearCache | Reload | Metrics | Shutdown
-        ),
-        body: ConfigBody | None = None,
-        *,
-        must_answer: bool = False,
-    ) -> Message:
-        frames = encode(header, body)
-        _ = decode(frames, FromControl)
+    async def _ask(self, asked: Question[T], on_event: OnEvent | None = None) -> T:
+        call = Call(asked, on_event)
         channel = await self._control_channel()
-        channel.ask(call, frames, must_answer=must_answer)
+        channel.ask(call, asked.frames, must_answer=asked.at_once)
         try:
             return await call.result()
         finally:
@@ -252,19 +211,22 @@ class AsyncClient:
                 channel.tell(Cancel(id=call.id))
                 call.fail(DflashError(ErrorCode.cancelled, "the caller was cancelled"))
 
-    async def _watch(self, header_of: Callable[[bytes], Subscribe | Logs]) -> Watch:
-        channel = await self._control_channel()
-        watch = Watch(channel.tell, WINDOW_CHUNKS)
-        frames = encode(header_of(watch.id))
-        _ = decode(frames, FromControl)
-        channel.ask(watch, frames)
-        return watch
+    def _watch(self, feed: Feed[T]) -> Watching[T]:
+        async def start() -> Watch:
+            channel = await self._control_channel()
+            watch = Watch(feed.id, channel.tell)
+            channel.ask(watch, feed.frames)
+            return watch
+
+        return Watching(start, feed.read)
 
     async def _control_channel(self) -> Channel:
         context = self._context
         if context is None or self._opening is None:
             raise RuntimeError("this client is not open: use 'async with'")
         async with self._opening:
+            if self._context is not context:
+                raise absence.closed()
             if self._control is None:
                 self._control = await self._connect(context, self._endpoints.control)
             return self._control
@@ -279,10 +241,12 @@ class AsyncClient:
                 key=self._key,
             )
         except zmq.ZMQError as error:
-            raise DflashError(ErrorCode.internal, f"no socket can be opened: {error}") from error
+            raise absence.no_socket(error) from error
+        self._channels.add(channel)
         try:
             await channel.open(self._wait_s)
         except BaseException:
+            self._channels.discard(channel)
             channel.close()
             raise
         return channel

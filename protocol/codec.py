@@ -17,7 +17,7 @@ from .envelope import (
     open_envelope,
     size_sentence,
 )
-from .errors import DflashError, ErrorCode, Malformed
+from .errors import DflashError, ErrorCode, Malformed, found_by_msgspec
 from .messages import (
     BODY_MAY_BE_EMPTY,
     BODY_OF,
@@ -74,6 +74,18 @@ def encode(header: Header, body: Body | bytes | None = None) -> list[bytes]:
     if len(head) > HEADER_LIMIT_BYTES or len(tail) > BODY_LIMIT_BYTES:
         raise DflashError(ErrorCode.bad_request, size_sentence(len(head), len(tail)))
     return [SIGNATURE, head, tail]
+
+
+def encode_question(header: Header, body: Body | None = None) -> list[bytes]:
+    """The same, read once as the daemon will: what it would refuse is refused here.
+
+    Raises DflashError(bad_request) that names the field.
+    """
+    frames = encode(header, body)
+    _ = decode(frames, type(header))
+    if body is not None:
+        _ = decode_body(type(body), frames[2])
+    return frames
 
 
 def decode(frames: Sequence[bytes], kinds: Kinds) -> Message:
@@ -208,8 +220,7 @@ def _readable_id(raw: dict[str, object]) -> bytes | None:
 
 
 def _field_sentence(what: str, error: Exception) -> str:
-    problem, _, path = _printable(str(error)).partition(" - at ")
-    field = path.strip("`").removeprefix("$.")
+    problem, field = map(_printable, found_by_msgspec(error))
     return f"{what}: field '{field}': {problem}" if field else f"{what}: {problem}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import subprocess
 import sys
@@ -50,6 +49,7 @@ class Daemon:
             self._child = subprocess.Popen(
                 [
                     sys.executable,
+                    "-P",  # no module of ours is to be found in whatever folder the host is in
                     "-m",
                     "dflashd.supervisor.serve",
                     "serve",
@@ -60,7 +60,6 @@ class Daemon:
                 stdin=subprocess.PIPE,  # its end tells the daemon that we have gone
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=os.environ.copy(),
             )
         try:
             is_ready = self._said_ready(self._child)

@@ -40,7 +40,7 @@ class DflashError(Exception):
         retryable: bool = False,
         retry_after_s: float | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(code, message)  # both, so that it can be pickled
         self.code = code
         self.message = message
         self.retryable = retryable
@@ -60,3 +60,9 @@ class Malformed(DflashError):
 
 class Stranger(DflashError):
     """A message without our signature: drop and count it, do not answer."""
+
+
+def found_by_msgspec(error: Exception) -> tuple[str, str]:
+    """What msgspec says is wrong, and the field it is about; empty: the whole."""
+    problem, _, path = str(error).partition(" - at ")
+    return problem, path.strip("`").removeprefix("$").removeprefix(".")

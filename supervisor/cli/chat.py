@@ -44,7 +44,7 @@ def chat(options: argparse.Namespace) -> int:
 def ask() -> str | None:
     """The next thing the person says; None when they leave."""
     try:
-        said = input("> " if sys.stdin.isatty() else "")
+        said = input("> " if sys.stdin.isatty() and sys.stdout.isatty() else "")
     except EOFError:
         return None
     except KeyboardInterrupt:
@@ -71,8 +71,8 @@ def answered(client: Client, options: argparse.Namespace, turns: list[ChatMessag
         generation.cancel()
         sys.stderr.write("\n(stopped)")
     except DflashError as error:
-        if error.code in (ErrorCode.not_found, ErrorCode.shutting_down):
-            raise  # no further answer can be had here
+        if error.code in (ErrorCode.not_found, ErrorCode.shutting_down) or not sys.stdin.isatty():
+            raise  # no further answer can be had here, or nobody is there to ask again
         progress.clear()
         sys.stderr.write(f"dflashctl: {sentence_of(error)}\n")
     finally:

@@ -41,10 +41,12 @@ def commands_of(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentPa
 
 
 def model_names(parsed_args: argparse.Namespace, **_: object) -> list[str]:
-    """The running daemon's models; none where no daemon answers at once."""
+    """The models of this machine's daemon; none where it does not answer at once."""
+    from ...protocol.asker import ask_status
     from ...protocol.errors import DflashError
-    from ...protocol.question import ask_status
 
+    if parsed_args.connect:
+        return []  # a daemon elsewhere may take long, and ours has other models
     try:
         snapshot = ask_status(parsed_args.runtime_dir, timeout_s=PATIENCE_S)
     except DflashError:

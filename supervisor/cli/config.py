@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...protocol.messages import ConfigBody, KeyChange, ModelChange, ReloadBody
 from ..errors import ConfigError
 from ..exit_statuses import EXIT_CONFIGURATION, EXIT_OK
-from .connection import connected
+from .connection import asking
 from .looks import write_json
 from .table import Table
 from .tables import show
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 def reload(options: argparse.Namespace) -> int:
     """Have the daemon read its configuration again, and show what changes."""
-    with connected(options) as client:
-        found = client.reload(dry_run=options.dry_run)
+    with asking(options) as daemon:
+        found = daemon.reload(dry_run=options.dry_run)
     return told_of(found, as_json=options.json)
 
 
@@ -54,8 +54,8 @@ def check(options: argparse.Namespace) -> int:
     if not options.diff:
         return usable(file, config, as_json=options.json)
     given = ConfigBody(text=text, source=str(file), base_dir=str(base_dir))
-    with connected(options) as client:
-        found = client.reload(dry_run=True, config=given)
+    with asking(options) as daemon:
+        found = daemon.reload(dry_run=True, config=given)
     return told_of(found, as_json=options.json)
 
 

@@ -9,7 +9,7 @@ import time
 from ...protocol.paths import runtime_dir
 from ..exit_statuses import EXIT_FAILED, EXIT_OK
 from ..instance_lock import LOCK_NAME, holder_pid
-from .connection import asking, connected
+from .connection import asking
 from .looks import write_json
 from .screen import ProgressLine
 
@@ -21,9 +21,9 @@ def spawn(options: argparse.Namespace) -> int:
     """Load a model and wait until it is ready."""
     progress = ProgressLine()
     began_s = time.monotonic()
-    with connected(options) as client:
+    with asking(options) as daemon:
         try:
-            client.spawn(options.model, on_event=progress, group=options.group)
+            daemon.spawn(options.model, on_event=progress, group=options.group)
         except KeyboardInterrupt:
             progress.clear()
             hint = f"the load goes on; `dflashctl retire {options.model}` ends it"
@@ -41,8 +41,8 @@ def spawn(options: argparse.Namespace) -> int:
 
 def retire(options: argparse.Namespace) -> int:
     """Unload a model and wait until its worker is gone."""
-    with connected(options) as client:
-        client.retire(options.model, now=options.now)
+    with asking(options) as daemon:
+        daemon.retire(options.model, now=options.now)
     if options.json:
         write_json({"model": options.model, "state": "stopped"})
     else:
@@ -74,10 +74,10 @@ def set_pinned(options: argparse.Namespace, words: str, *, pinned: bool) -> int:
 def shutdown(options: argparse.Namespace) -> int:
     """Stop the daemon and wait until its workers and its lock are gone."""
     progress = ProgressLine()
-    with connected(options) as client:
-        pid = client.status().pid
+    with asking(options) as daemon:
+        pid = daemon.status().pid
         try:
-            client.shutdown(now=options.now, on_event=progress)
+            daemon.shutdown(now=options.now, on_event=progress)
         except KeyboardInterrupt:
             progress.clear()
             sys.stderr.write(
@@ -86,8 +86,8 @@ def shutdown(options: argparse.Namespace) -> int:
             raise
         finally:
             progress.clear()
-    if options.connect:
-        sys.stdout.write("dflashd stops\n")
+    if options.connect:  # its lock is out of reach
+        said(options, pid, "stopping", "dflashd stops")
         return EXIT_OK
     lock = (options.runtime_dir or runtime_dir()) / LOCK_NAME
     end_s = time.monotonic() + LEAVE_S
@@ -99,8 +99,13 @@ def shutdown(options: argparse.Namespace) -> int:
             )
             return EXIT_FAILED
         time.sleep(0.01)
-    if options.json:
-        write_json({"pid": pid, "state": "stopped"})
-    else:
-        sys.stdout.write("dflashd has stopped\n")
+    said(options, pid, "stopped", "dflashd has stopped")
     return EXIT_OK
+
+
+def said(options: argparse.Namespace, pid: int, state: str, sentence: str) -> None:
+    """How far a shutdown has come."""
+    if options.json:
+        write_json({"pid": pid, "state": state})
+    else:
+        sys.stdout.write(f"{sentence}\n")

@@ -19,6 +19,12 @@ from .completion import ASKED_BY_A_SHELL, answer_the_shell
 from .exits import NoDaemon, sentence_of, status_of
 from .parser import HOMES, chosen_in, parser
 
+STREAMS = (
+    ("stdin", "r", "surrogateescape"),  # what is no text is refused where it is sent
+    ("stdout", "w", "replace"),
+    ("stderr", "w", "backslashreplace"),
+)
+
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status."""
@@ -42,13 +48,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def ready_streams() -> None:
-    """Have an output whatever our parent closed, and for any text whatever its encoding."""
-    for name in ("stdout", "stderr"):
+    """Have them whatever our parent closed, and for any text whatever its encoding."""
+    for name, mode, errors in STREAMS:
         stream: object = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (open to the end)
-        elif name == "stdout" and isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 (open to the end)
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=errors)
 
 
 def drop_output() -> int:
@@ -78,6 +84,9 @@ def refused(error: DflashError | NoDaemon | ConfigError, options: argparse.Names
 
 def complain(sentence: str, status: int, advice: str = "") -> int:
     """Say what went wrong on stderr, and on another line what to do about it."""
-    said = "".join(f"dflashctl: {line}\n" for line in sentence.splitlines())
+    from .screen import printable  # which knows the daemon's messages; most commands end well
+
+    lines = printable(sentence).splitlines()  # a model's files may have had a say in it
+    said = "".join(f"dflashctl: {line}\n" for line in lines)
     sys.stderr.write(said + (f"  → {advice}\n" if advice else ""))
     return status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import final
 
@@ -10,8 +11,11 @@ from ...protocol.messages import Accepted, Event
 
 def shown(text: str) -> str:
     """Model output for a terminal: a model must not move the cursor or set the title."""
-    if not sys.stdout.isatty():
-        return text
+    return printable(text) if sys.stdout.isatty() else text
+
+
+def printable(text: str) -> str:
+    """A text without control codes."""
     return "".join(c for c in text if c.isprintable() or c in "\n\t")
 
 
@@ -20,6 +24,11 @@ def amount(count: float, unit: str) -> str:
     if unit != "bytes":
         return f"{count:.0f} {unit}".rstrip()
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+def columns() -> int:
+    """How wide the terminal behind stderr is."""
+    return os.get_terminal_size(sys.stderr.fileno()).columns or 80
 
 
 @final
@@ -37,18 +46,29 @@ class ProgressLine:
         if isinstance(event, Accepted):
             place = (event.waits_for, event.position)
             if event.position == 0 and event.waits_for:
-                self._show(event.waits_for, f"waiting for {event.waits_for}")
+                self.say(f"waiting for {event.waits_for}", event.waits_for)
             elif event.position == 0:
                 self.clear()
             elif place != self._place:  # a mere sign of life must not cover the progress
-                self._show(event.waits_for, f"{event.waits_for} (place {event.position})")
+                self.say(f"{event.waits_for} (place {event.position})", event.waits_for)
             self._place = place
         elif event.name == "state":
-            self._show(event.stage, f"{event.model}: {event.stage}")
+            self.say(f"{event.model}: {event.stage}", event.stage)
         else:
             whole = f" of {amount(event.total, event.unit)}" if event.total else ""
             done = f" {amount(event.done, event.unit)}{whole}" if event.done or event.total else ""
-            self._show(event.stage, f"{event.model}: {event.stage}{done}")
+            self.say(f"{event.model}: {event.stage}{done}", event.stage)
+
+    def say(self, text: str, stage: str | None = None) -> None:
+        """Show a text, perhaps as the next one of the same stage."""
+        text = printable(text)
+        before, self._stage = self._stage, text if stage is None else stage
+        if self._tty and text != self._last:
+            sys.stderr.write(f"\r\x1b[K{text[: columns() - 1]}")  # a second line would stay there
+        elif self._stage != before and not self._tty:
+            sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+        self._last = text
 
     def clear(self) -> None:
         """Take the line away."""
@@ -56,12 +76,3 @@ class ProgressLine:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
         self._last = ""
-
-    def _show(self, stage: str, text: str) -> None:
-        changed, self._stage = stage != self._stage, stage
-        if self._tty and text != self._last:
-            sys.stderr.write(f"\r\x1b[K{text[:200]}")
-        elif changed and not self._tty:
-            sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
-        self._last = text

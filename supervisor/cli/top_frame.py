@@ -41,14 +41,14 @@ class ModelFrame(Struct, frozen=True, kw_only=True):
 
 
 class Frame(Struct, frozen=True, kw_only=True):
-    """The picture. ``pool_bytes`` is 0 where the daemon plans no memory."""
+    """The picture."""
 
     version: str
     state: str
     uptime_s: float
-    pool_bytes: float
-    reserved_bytes: float
-    measured_bytes: float
+    pool_bytes: int
+    reserved_bytes: int
+    measured_bytes: int
     tokens_per_s: float
     queued: int
     active: int
@@ -66,8 +66,8 @@ def frame_of(before: Look | None, after: Look) -> Frame:
         version=snapshot.version,
         state=snapshot.state,
         uptime_s=snapshot.uptime_s,
-        pool_bytes=sum(values(after.metrics, "dflashd_pool_budget_bytes").values()),
-        reserved_bytes=sum(values(after.metrics, "dflashd_pool_reserved_bytes").values()),
+        pool_bytes=snapshot.pool_bytes,
+        reserved_bytes=snapshot.reserved_bytes,
         measured_bytes=sum(worker.memory_bytes for worker in snapshot.workers),
         tokens_per_s=sum(model.tokens_per_s or 0 for model in models),
         queued=sum(model.queued for model in models),
@@ -102,18 +102,8 @@ def gained(name: str, model: str, before: Look | None, after: Look) -> float:
     """How much a counter of ``model`` went up between the looks."""
     if before is None:
         return 0
-    earlier, later = values(before.metrics, name), values(after.metrics, name)
+    earlier, later = before.metrics.by_model(name), after.metrics.by_model(name)
     return max(0, later.get(model, 0) - earlier.get(model, 0))
-
-
-def values(metrics: MetricsBody, name: str) -> dict[str, float]:
-    """A family's values by model."""
-    return {
-        sample.labels.get("model", ""): sample.value
-        for family in metrics.families
-        if family.name == name
-        for sample in family.samples
-    }
 
 
 def parts(frame: Frame) -> Iterator[str | Table]:
@@ -139,8 +129,6 @@ def parts(frame: Frame) -> Iterator[str | Table]:
 def memory_line(frame: Frame) -> str:
     """Measured (#) and reserved (-) memory against the pool."""
     measured = amount(frame.measured_bytes, "bytes")
-    if not frame.pool_bytes:
-        return f"memory {measured}\n"
     used = min(BAR_CELLS, round(BAR_CELLS * frame.measured_bytes / frame.pool_bytes))
     held = min(BAR_CELLS, round(BAR_CELLS * frame.reserved_bytes / frame.pool_bytes))
     bar = "#" * used + "-" * max(0, held - used)

@@ -22,7 +22,9 @@ from .rich_tables import Fitting
 from .screen import shown
 from .top_frame import Frame, parts
 
-LEAVE_KEYS = frozenset(b"qQ\x04\x1b")
+LEAVE_KEYS = frozenset(b"qQ\x04")
+ESCAPE = b"\x1b"
+"""Alone; other keys, such as arrows, begin with it."""
 
 
 def live(
@@ -65,7 +67,7 @@ def keys() -> Generator[Callable[[float], bool]]:
         while (left_s := until - time.monotonic()) > 0:
             if select.select([fd], [], [], left_s)[0]:
                 typed = os.read(fd, 64)
-                if not typed or LEAVE_KEYS & set(typed[:1]):
+                if not typed or typed[0] in LEAVE_KEYS or typed == ESCAPE:
                     return True  # also when the terminal is gone
         return False
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from ...protocol.messages import EventBody, MetricFamily, MetricSample
 from ...protocol.told import LogText
 from ..exit_statuses import EXIT_OK
-from .connection import asking, connected
+from .connection import asking
 from .looks import write_json
 from .screen import shown
 from .table import Table
@@ -19,12 +19,8 @@ from .words import event_line
 
 def events(options: argparse.Namespace) -> int:
     """Show what happened, and with ``--follow`` what happens."""
-    if options.follow:
-        with connected(options) as client:
-            tell_events(options, client.events(last=options.lines, follow=True))
-    else:
-        with asking(options) as daemon:
-            tell_events(options, daemon.events(last=options.lines))
+    with asking(options) as daemon:
+        tell_events(options, daemon.events(last=options.lines, follow=options.follow))
     return EXIT_OK
 
 
@@ -46,12 +42,9 @@ def tell_events(options: argparse.Namespace, told: Iterable[EventBody]) -> None:
 
 def logs(options: argparse.Namespace) -> int:
     """Show the log of a model's worker, and with ``--follow`` what it writes."""
-    if options.follow:
-        with connected(options) as client:
-            tell_log(options, client.logs(options.model, lines=options.lines, follow=True))
-    else:
-        with asking(options) as daemon:
-            tell_log(options, daemon.logs(options.model, lines=options.lines))
+    with asking(options) as daemon:
+        told = daemon.logs(options.model, lines=options.lines, follow=options.follow)
+        tell_log(options, told)
     return EXIT_OK
 
 

@@ -21,15 +21,10 @@ def state_of(model: ModelStatus, worker: WorkerStatus) -> str:
 
 def event_line(event: EventBody) -> str:
     """One event on one line, at this machine's time of day."""
-    from ..logs.log import line_of  # brings Python's logging along, which takes time
+    from ..logs.log import line_of_event  # brings Python's logging along, which takes time
 
-    # Numbers travel as floats; a pid is no fraction.
-    fields = {
-        name: int(value) if isinstance(value, float) and value.is_integer() else value
-        for name, value in event.fields.items()
-    }
     at = datetime.fromtimestamp(event.at_unix_s).astimezone()
-    return f"{at:%F %T}.{at.microsecond // 1000:03d} {line_of(event.name, fields)}"
+    return f"{at:%F %T}.{at.microsecond // 1000:03d} {line_of_event(event)}"
 
 
 def duration(seconds: float) -> str:

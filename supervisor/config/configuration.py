@@ -10,6 +10,7 @@ from msgspec import Meta, Struct, structs
 
 from ...protocol import paths
 from ...protocol.messages import Name
+from ...protocol.model_names import place_of
 from .http_section import FilePath, HttpSection
 from .limits import Duration, Limits
 from .model_section import ModelSection
@@ -105,5 +106,4 @@ def as_path(text: str | None, base_dir: Path) -> str | None:
 
 def as_path_if_written_so(text: str, base_dir: Path) -> str:
     """``./x``, ``../x`` and ``~/x`` are paths; ``owner/name`` may be a repository."""
-    is_path = text.startswith(("./", "../", "~")) or text in (".", "..")
-    return str(base_dir / Path(text).expanduser()) if is_path else text
+    return str(base_dir / Path(text).expanduser()) if place_of(text) == "folder" else text

@@ -15,6 +15,9 @@ from .toml_lines import line_of
 PROBLEMS_LIMIT = 20
 """Reported at once; whoever has more is better served with the first ones."""
 
+SIZE_LIMIT_BYTES = 2**20
+"""A device, or a model's weights, are not read to their end."""
+
 
 def load(path: Path) -> Config:
     """Read and check a configuration file. Raises ConfigError."""
@@ -24,9 +27,12 @@ def load(path: Path) -> Config:
 def read(path: Path) -> str:
     """A file's text. Raises ConfigError with one sentence."""
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(SIZE_LIMIT_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
+    if len(content) > SIZE_LIMIT_BYTES:
+        raise ConfigError(f"{path} is no configuration: it is larger than {SIZE_LIMIT_BYTES} bytes")
     try:
         return content.decode("utf-8-sig")  # some editors begin a UTF-8 file with a mark
     except UnicodeDecodeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 from ...protocol.errors import ErrorCode
@@ -67,6 +68,9 @@ def forgive(s: State, gap_s: float) -> None:
         for request in worker.active.values():
             if request.due_at is not None:
                 request.due_at += gap_s
+        for question in worker.questions.values():
+            moved = replace(question, due_at=question.due_at + gap_s)
+            worker.questions[question.id] = moved
     for model in s.models.values():
         if model.deadline is not None and model.state is not Residency.backoff:
             model.deadline += gap_s

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import psutil
 
+from ...protocol.asker import ask_status
 from ...protocol.errors import DflashError
 from ...protocol.finding import Finding
 from ...protocol.messages import SnapshotBody
 from ...protocol.paths import Endpoints
-from ...protocol.question import ask_status
 from ...protocol.version import VERSION
 from ..config.configuration import DaemonSection
 from ..directories import flaw

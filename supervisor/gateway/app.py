@@ -60,10 +60,15 @@ async def _refused(request: Request, problem: Exception) -> Response:
 
 
 async def _nothing_there(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    what = "is not offered here" if status == 404 else "does not take this method"
-    problem = Problem(status=status, code="not_found", message=f"{request.url.path} {what}")
-    return _response(request, problem)
+    if not isinstance(error, HTTPException):
+        raise error
+    code, what = "not_found", "is not offered here"
+    if error.status_code == 405:
+        code, what = "method_not_allowed", "does not take this method"
+    problem = Problem(status=error.status_code, code=code, message=f"{request.url.path} {what}")
+    answer = _response(request, problem)
+    answer.headers.update(error.headers or {})  # which methods it takes
+    return answer
 
 
 def _response(request: Request, problem: Problem) -> Response:

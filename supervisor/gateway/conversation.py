@@ -67,8 +67,12 @@ class Conversation:
                 await self._answer(question, principal, outlet, receive)
         except Problem as problem:
             await outlet.whole(problem.status, self._dialect.error(problem), problem.headers)
-        except ClientLeft:  # nobody to answer
-            outlet.status = outlet.status or NOBODY
+        except ClientLeft:
+            pass  # nobody to answer
+        except Exception as error:  # noqa: BLE001 - the border of a request
+            log.error(line("http_internal_error", request=outlet.id), exc_info=error)
+            if not outlet.started:
+                await outlet.whole(INTERNAL.status, self._dialect.error(INTERNAL))
         finally:
             status = outlet.status or NOBODY
             took_s = time.monotonic() - began_s
@@ -76,6 +80,7 @@ class Conversation:
             log.info(
                 line(
                     "http_answered",
+                    request=outlet.id,
                     path=scope["path"],
                     status=status,
                     model=model,

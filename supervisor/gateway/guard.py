@@ -24,7 +24,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, host: str | None) -> None:
         self._app = app
-        self._host = host
+        self._host = host and host.lower()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on, or refuse."""
@@ -49,6 +49,5 @@ class Guard:
 
 
 def _host_name(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return name.lower()

@@ -32,17 +32,17 @@ class Fresh(Generic[T]):
 
     async def get(self) -> T:
         """The value. Raises DflashError when the daemon does not answer in time."""
-        async with self._lock:
-            if self._seen is None or time.monotonic() - self._seen_at_s > FRESH_S:
-                try:
-                    async with asyncio.timeout(LOOK_S):
-                        self._seen = await self._fetch()
-                except TimeoutError:
-                    raise DflashError(
-                        ErrorCode.worker_lost, "the daemon does not answer", retryable=True
-                    ) from None
-                self._seen_at_s = time.monotonic()
-            return self._seen
+        try:
+            # Those who wait for another's look are in here, too: none would ever end, one by one.
+            async with asyncio.timeout(LOOK_S), self._lock:
+                if self._seen is None or time.monotonic() - self._seen_at_s > FRESH_S:
+                    self._seen = await self._fetch()
+                    self._seen_at_s = time.monotonic()
+                return self._seen
+        except TimeoutError:
+            raise DflashError(
+                ErrorCode.worker_lost, "the daemon does not answer", retryable=True
+            ) from None
 
 
 @final

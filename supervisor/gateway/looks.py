@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TypeVar, final
 
-import psutil
 from prometheus_client import generate_latest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -107,7 +106,6 @@ class Looks:
             await self._look(request, self._sight.snapshot),
             await self._look(request, self._sight.metrics),
             await self._look(request, self._sight.events),
-            psutil.virtual_memory().total,
         )
         return JSONResponse(told, headers=_HEADERS)
 

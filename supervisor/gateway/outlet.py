@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Mapping
 from typing import final
 
@@ -22,6 +23,8 @@ class Outlet:
     """Sends a whole answer, or a stream whose status is open until its first event."""
 
     def __init__(self, send: Send) -> None:
+        self.id = f"req_{secrets.token_hex(8)}"
+        """By which an answer is found in the log."""
         self._send = send
         self._lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
@@ -64,5 +67,7 @@ class Outlet:
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         self.started = True
         self.status = status
-        pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+        # Where OpenAI's and Anthropic's clients look for it.
+        told = {**headers, "x-request-id": self.id, "request-id": self.id}
+        pairs = [(name.encode(), value.encode()) for name, value in told.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": pairs})

@@ -12,7 +12,7 @@ from ...protocol.messages import (
     SnapshotBody,
     WorkerStatus,
 )
-from ..logs.log import line_of
+from ..logs.log import line_of_event
 from .health import troubles
 
 
@@ -20,18 +20,16 @@ def page_state(
     snapshot: SnapshotBody,
     metrics: MetricsBody,
     events: Sequence[EventBody],
-    physical_bytes: int,
 ) -> dict[str, Any]:
-    """``physical_bytes``: this machine's memory, where the daemon knows of no budget."""
+    """All of it."""
     workers = {worker.name: worker for worker in snapshot.workers}
-    budget_bytes = _by_model(metrics, "dflashd_pool_budget_bytes", "").get("", 0)
-    tokens = _by_model(metrics, "dflashd_tokens_total")
-    chunks = _by_model(metrics, "dflashd_chunks_total")
+    tokens = metrics.by_model("dflashd_tokens_total")
+    chunks = metrics.by_model("dflashd_chunks_total")
     return {
         "version": snapshot.version,
         "state": snapshot.state,
         "uptime_s": snapshot.uptime_s,
-        "pool_bytes": budget_bytes or physical_bytes,
+        "pool_bytes": snapshot.pool_bytes,
         "problems": troubles(snapshot),
         "workers": [_worker(worker) for worker in snapshot.workers],
         "models": [
@@ -43,16 +41,10 @@ def page_state(
             }
             for model in snapshot.models
         ],
-        "events": [_event(event) for event in reversed(events)],
-    }
-
-
-def _by_model(metrics: MetricsBody, name: str, label: str = "model") -> dict[str, float]:
-    return {
-        sample.labels.get(label, ""): sample.value
-        for family in metrics.families
-        if family.name == name
-        for sample in family.samples
+        "events": [
+            {"at_unix_s": event.at_unix_s, "text": line_of_event(event)}
+            for event in reversed(events)
+        ],
     }
 
 
@@ -75,12 +67,3 @@ def _model(model: ModelStatus) -> dict[str, Any]:
         "completed": model.completed,
         "progress_ratio": model.stage_done / model.stage_total if loading else None,
     }
-
-
-def _event(event: EventBody) -> dict[str, Any]:
-    # Numbers travel as floats; a pid is no fraction.
-    fields = {
-        name: int(value) if isinstance(value, float) and value.is_integer() else value
-        for name, value in event.fields.items()
-    }
-    return {"at_unix_s": event.at_unix_s, "text": line_of(event.name, fields)}

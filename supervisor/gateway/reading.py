@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from ...protocol.errors import found_by_msgspec
 from ...protocol.messages import Name
 from .problem import bad, no_model, unsupported
 
@@ -24,8 +25,7 @@ def typed(data: bytes, type_: type[S]) -> S:
     try:
         return msgspec.json.decode(data, type=type_)
     except msgspec.ValidationError as error:
-        what, _, path = str(error).partition(" - at ")
-        field = path.strip("`").removeprefix("$.").removeprefix("$")
+        what, field = found_by_msgspec(error)
         if what.startswith("Object contains unknown field"):
             name = what.split("`")[1]
             field = f"{field}.{name}" if field else name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from errno import EADDRINUSE
+from math import ceil
 from pathlib import Path
 
 import uvicorn
@@ -71,7 +72,7 @@ def server(app: object, http: HttpSection) -> uvicorn.Server:
             ssl_certfile=http.tls_certificate,
             ssl_keyfile=http.tls_key,
             limit_concurrency=http.connections,
-            timeout_keep_alive=int(http.idle_timeout_s),
+            timeout_keep_alive=ceil(http.idle_timeout_s),
             h11_max_incomplete_event_size=http.header_bytes,
             timeout_graceful_shutdown=FAREWELL_S,
         )

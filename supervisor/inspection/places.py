@@ -8,23 +8,23 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from ...protocol.model_names import place_of
 from ...protocol.paths import cache_dir
 
 MAIN_REVISION = "main"
 
 
 def folder_of(spec: str, kind: Literal["target", "draft"]) -> Path | None:
-    """The folder that the worker will read for ``spec``; None: it is not on this disk.
-
-    The same reading of names as the worker's ``sources``: paths begin with ``/``, ``.`` or ``~``,
-    one slash is a hub repository, no slash a model that dflashd brings along.
-    """
-    if spec.startswith(("/", "./", "../", "~")):
-        folder = _expanded(spec)
-    elif "/" in spec:
-        folder = _hub_snapshot(spec)
-    else:
-        folder = _embedded(spec, kind)
+    """The folder that the worker will read for ``spec``; None: it is not on this disk."""
+    match place_of(spec):
+        case "folder":
+            folder = _expanded(spec)
+        case "hub":
+            folder = _hub_snapshot(spec)
+        case "embedded":
+            folder = _embedded(spec, kind)
+        case None:
+            return None
     if folder is None or not (folder / "config.json").is_file():
         return None
     return folder.resolve()

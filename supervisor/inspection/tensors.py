@@ -52,12 +52,12 @@ class Tensor:
 
 
 def read_tensors(folder: Path) -> list[Tensor]:
-    """All tensors of a folder's weight files.
+    """All tensors of a folder's weight files: the worker's ``weight_files.py`` says which.
 
     Raises:
         OSError, ValueError: a file is missing, unreadable, or no safetensors file.
     """
-    files = sorted(folder.glob("*.safetensors"))
+    files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
     if not files:
         raise ValueError(f"{folder} has no *.safetensors file")
     missing = _shards(folder) - {file.name for file in files}

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Mapping
 
+from ...protocol.messages import EventBody
 from .pump import LogPump
 
 log = logging.getLogger("dflashd")
@@ -19,6 +20,16 @@ def line(name: str, **fields: object) -> str:
 def line_of(name: str, fields: Mapping[str, object]) -> str:
     """One log line; values with spaces are quoted, line breaks are escaped."""
     return " ".join([name, *(f"{key}={_shown(value)}" for key, value in fields.items())])
+
+
+def line_of_event(event: EventBody) -> str:
+    """An event as the daemon has logged it."""
+    # Numbers travel as floats; a pid is no fraction.
+    fields = {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in event.fields.items()
+    }
+    return line_of(event.name, fields)
 
 
 def configure(level: int = logging.INFO) -> None:

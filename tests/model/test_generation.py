@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import GenerateBody, LoadBody, Sampling
 from dflashd.worker.decoding.decoder import BlockDecoder
-from dflashd.worker.engine.generation import Generation, Statistics
+from dflashd.worker.engine.border import Statistics
+from dflashd.worker.engine.generation import Generation
 from dflashd.worker.engine.loader import load_model
 from dflashd.worker.engine.model import Model
 

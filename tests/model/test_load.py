@@ -209,7 +209,8 @@ def test_places_swapped(pair: Pair) -> None:
         ({"vocab_size": 0}, "model m cannot be loaded"),
         ({"num_attention_heads": 0, "head_dim": None}, "model m cannot be loaded"),
         ({"text_config": 7}, "model m cannot be loaded"),
-        ({"max_position_embeddings": "many"}, "model m cannot be loaded"),
+        ({"max_position_embeddings": "many"}, "max_position_embeddings must be a whole number"),
+        ({"text_config": []}, "text_config must be a JSON object"),
         ({"layer_types": ["sliding_attention"] * 6}, "model m cannot be loaded"),
     ],
 )
@@ -233,6 +234,15 @@ def test_no_tokenizer(pair: Pair) -> None:
     """A target without a tokenizer is refused."""
     (pair[0] / "tokenizer.json").unlink()
     assert refusal(*pair).code == ErrorCode.load_failed
+
+
+def test_a_context_that_a_model_is_stretched_to(pair: Pair) -> None:
+    """With YaRN in its configuration a model reads what that makes of it, and no more."""
+    yarn = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 4096}
+    edit(pair[0], rope_scaling=yarn)
+    body = LoadBody(target=str(pair[0]), context_tokens=8000)
+    assert load_model("m", body, lambda *_: None).context_tokens == 8000
+    assert "8192" in refusal(pair[0], context_tokens=8193).message
 
 
 def test_a_context_beyond_the_models(pair: Pair) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import logging
 import math
 import shutil
 from collections.abc import Callable, Generator
@@ -23,12 +22,12 @@ from safetensors.numpy import (  # pyright: ignore[reportMissingTypeStubs]
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.protocol.messages import LoadBody
 from dflashd.worker.checkpoints import digest
-from dflashd.worker.engine import load_errors
 from dflashd.worker.engine.border import Generation as AnyGeneration
 from dflashd.worker.engine.mlx_engine import MlxEngine
 from dflashd.worker.errand import Errand, Progress
 from dflashd.worker.errors import Withdrawn
 from dflashd.worker.hooks.guard import HookGuard, Ownership
+from dflashd.worker.log import log
 from dflashd.worker.loop.registry import Registry
 
 from ..tiny import Shape, make_draft, make_target
@@ -175,7 +174,7 @@ def site(
 ) -> Generator[Site]:
     """In the middle of both models' answers a load is killed, and nothing shows."""
     # Records that pytest keeps hold tracebacks, and those the arrays of all frames.
-    monkeypatch.setattr(logging.getLogger(load_errors.__name__), "disabled", True)
+    monkeypatch.setattr(log, "disabled", True)
     # A digest that is remembered is not computed again, and a load says one word less.
     monkeypatch.setattr(digest, "SETTLED_S", math.inf)
     shutil.copytree(original, tmp_path, dirs_exist_ok=True)

@@ -132,6 +132,14 @@ def test_no_daemon_is_said_at_once(tmp_path: Path) -> None:
     assert "dflashd serve" in result.stderr
 
 
+def test_a_key_is_for_an_address(tmp_path: Path) -> None:
+    """A key file that this machine's daemon has no use for is refused, not passed over."""
+    command = [*CTL, "--key", str(tmp_path / "any.key"), "status"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 5
+    assert "address" in result.stderr
+
+
 def test_ctrl_c_cancels_in_the_worker_and_exits_130(make_daemon: MakeDaemon) -> None:
     """Ctrl-C during a generate stops the request in the worker, not only in the terminal."""
     daemon = make_daemon({"a": {"chunks": 100_000}})
@@ -185,6 +193,17 @@ def test_chat_sends_what_was_said_before(make_daemon: MakeDaemon) -> None:
     first, second = output.splitlines()
     assert first == "system=be brief|user=hello"
     assert second == f"{first}|assistant={first}|user=more"
+
+
+def test_a_script_learns_that_an_answer_failed(make_daemon: MakeDaemon) -> None:
+    """Where nobody is there to ask again, the first answer that fails ends the conversation."""
+    daemon = make_daemon({"a": {"chunks": 9, "fail_after": 2}})
+    process = start(daemon, "chat", "a")
+    output, errors = process.communicate("hello\nmore\n", timeout=60)
+    assert process.returncode == 1
+    assert output.startswith("word word ")
+    assert errors.count("dflashctl: ") == 1
+    assert daemon.status().counters["generates"] == 1
 
 
 def test_reader_that_leaves_early_is_no_traceback(make_daemon: MakeDaemon) -> None:
@@ -308,6 +327,25 @@ def test_closed_outputs_change_no_status(shared_daemon: DaemonProcess, closed: s
         [*CTL, "--runtime-dir", str(shared_daemon.runtime_dir), "generate", "a", "x", closed]
     )
     assert subprocess.run(["sh", "-c", line], timeout=60, check=False).returncode == 0
+
+
+def test_input_that_is_no_text_is_refused(shared_daemon: DaemonProcess) -> None:
+    """Bytes that are no characters, or no input at all: a sentence, not a traceback."""
+    line = " ".join([*CTL, "--runtime-dir", str(shared_daemon.runtime_dir)])
+    utf8 = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    for command, status in (
+        (f"printf '\\377' | {line} generate a -", 5),
+        (f"printf '\\377' | {line} chat a", 5),
+        (f"{line} chat a <&-", 0),
+        (f"{line} generate a - <&-", 0),
+    ):
+        ended = subprocess.run(
+            ["sh", "-c", command], stderr=subprocess.PIPE, timeout=60, env=utf8, check=False
+        )
+        told = ended.stderr.decode()
+        assert "Traceback" not in told
+        assert ended.returncode == status, told
+        assert ("UTF-8" in told) is (status == 5)
 
 
 def test_text_is_printed_in_any_encoding(make_daemon: MakeDaemon) -> None:

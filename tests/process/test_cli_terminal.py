@@ -68,7 +68,7 @@ def test_a_workers_last_words_move_no_cursor(make_daemon: MakeDaemon) -> None:
     assert "\x07" not in terminal.screen
 
 
-@pytest.mark.parametrize("leave", ["q", "\x03", "SIGTERM"])
+@pytest.mark.parametrize("leave", ["q", "\x1b", "\x03", "SIGTERM"])
 def test_top_leaves_the_terminal_as_it_was(make_daemon: MakeDaemon, leave: str) -> None:
     """The live view goes on by itself, and q, Ctrl-C and a polite signal end it cleanly."""
     daemon = make_daemon({"a": {"chunks": 10_000, "chunk_s": 0.01}})
@@ -87,6 +87,49 @@ def test_top_leaves_the_terminal_as_it_was(make_daemon: MakeDaemon, leave: str) 
             assert after[3] == before[3]
     assert terminal.screen.rindex(NORMAL) > terminal.screen.rindex(ALTERNATE)
     assert "Traceback" not in terminal.screen
+
+
+def test_an_arrow_is_no_escape(make_daemon: MakeDaemon) -> None:
+    """A key whose code begins like that of Esc does not end the live view."""
+    daemon = make_daemon({"a": {}})
+    with on_terminal(daemon, "top", "--delay", "0.1") as terminal:
+        terminal.until("stopped")
+        terminal.press("\x1b[A")
+        ctl(daemon, "spawn", "a")
+        terminal.until("ready")
+        terminal.press("q")
+        assert terminal.wait() == 0
+
+
+def test_progress_stays_on_its_line(make_daemon: MakeDaemon) -> None:
+    """What is wider than the terminal is cut: it would not take a second line away again."""
+    name = "a-model-with-a-name-that-alone-is-nearly-as-wide-as-a-terminal-is-wide-" + "x" * 50
+    daemon = make_daemon({name: {"load_s": 0.5}})
+    with on_terminal(daemon, "spawn", name) as terminal:
+        assert terminal.wait() == 0
+    drawn = [line for line in terminal.screen.split("\r\x1b[K") if "a-model" in line]
+    assert drawn
+    assert all(len(line) < 120 for line in drawn[:-1]), drawn
+
+
+def test_an_answer_in_a_file_is_the_answer_alone(shared_daemon: DaemonProcess) -> None:
+    """What only a person at a terminal needs does not go where the answers go."""
+    file = shared_daemon.home / "said"
+    command = " ".join([*CTL, "--runtime-dir", str(shared_daemon.runtime_dir), "chat", "a"])
+    with Terminal(["sh", "-c", f"{command} > {file}"]) as terminal:
+        terminal.until("/exit leaves")
+        terminal.press("hello\n/exit\n")
+        assert terminal.wait() == 0
+    assert file.read_text().startswith("word ")
+
+
+def test_errors_move_no_cursor(make_daemon: MakeDaemon) -> None:
+    """A sentence that quotes a model's files is shown without control codes."""
+    daemon = make_daemon({"a": {"load_error": ["load_failed", "no \x1b]0;title\x07such model"]}})
+    with on_terminal(daemon, "spawn", "a") as terminal:
+        assert terminal.wait() == 1
+    assert "]0;titlesuch model" in terminal.screen
+    assert "\x1b]0" not in terminal.screen
 
 
 def test_top_says_when_the_daemon_goes(make_daemon: MakeDaemon) -> None:
@@ -156,12 +199,13 @@ def completed(daemon: DaemonProcess, line: str) -> list[str]:
 
 
 def test_words_are_completed_and_models_are_the_daemons(make_daemon: MakeDaemon) -> None:
-    """Commands and options come from the parser, names of models from the daemon that runs."""
+    """Commands and options come from the parser, names of models from the daemon that is meant."""
     daemon = make_daemon({"small": {}, "big": {}})
     assert {"status", "top", "bench"} <= set(completed(daemon, "dflashctl "))
     assert completed(daemon, "dflashctl retire --n") == ["--now"]
     assert completed(daemon, "dflashctl spawn s") == ["small"]
     assert {"small", "big"} <= set(completed(daemon, "dflashctl logs "))
+    assert completed(daemon, "dflashctl --connect tcp://127.0.0.1:9 spawn s") == []
     daemon.signal(signal.SIGTERM)
     daemon.wait()
     assert completed(daemon, "dflashctl spawn s") == []

@@ -13,6 +13,7 @@ import pytest
 import zmq
 
 from dflashd.protocol import Client, DflashError, ErrorCode
+from dflashd.protocol.asker import Asker
 from dflashd.protocol.codec import Message, decode, decode_body, encode
 from dflashd.protocol.envelope import SIGNATURE
 from dflashd.protocol.messages import (
@@ -29,7 +30,6 @@ from dflashd.protocol.messages import (
     ToClient,
 )
 from dflashd.protocol.paths import Endpoints
-from dflashd.protocol.question import Asker
 
 from .daemon_process import DaemonProcess, wait_for
 from .test_cli_commands import ctl, start

@@ -16,6 +16,7 @@ import pytest
 import zmq
 
 from dflashd.protocol import DflashError
+from dflashd.protocol.asker import ask_status
 from dflashd.protocol.codec import decode, encode
 from dflashd.protocol.envelope import SIGNATURE
 from dflashd.protocol.errors import ErrorCode
@@ -31,7 +32,6 @@ from dflashd.protocol.messages import (
     Status,
     ToClient,
 )
-from dflashd.protocol.question import ask_status
 
 from .daemon_process import DaemonProcess, wait_for
 

@@ -66,13 +66,13 @@ def test_durations_fall_into_their_buckets(make_daemon: MakeDaemon) -> None:
     for name, count, least_s in (
         ("queue_wait", 2, 0.3),
         ("time_to_first_token", 2, 0.34),
-        ("inter_chunk", 6, 0.12),
+        ("inter_chunk", 6, 0.0),  # the first may have been handled as late as the last
     ):
         bounds = family(body, f"dflashd_{name}_seconds").bounds
         found = sample(body, f"dflashd_{name}_seconds", model="a")
         assert len(found.counts) == len(bounds) + 1
         assert sum(found.counts) == count
-        assert found.value >= least_s * 0.99
+        assert found.value > least_s * 0.99
     waits = sample(body, "dflashd_queue_wait_seconds", model="a").counts
     slow = next(
         n

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from dflashd.protocol import Daemon
+
 from ..tiny import make_target
 from .daemon_process import is_alive, wait_for
 
@@ -85,3 +87,18 @@ def test_a_stdin_without_an_end_is_refused(short_dir: Path) -> None:
     assert done.returncode == 1
     assert "needs a stdin that ends" in done.stderr
     assert list((short_dir / "run").iterdir()) == []
+
+
+def test_files_beside_the_host_are_not_the_daemons(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon starts whatever modules lie in the folder that its host works in."""
+    (short_dir / "zmq.py").write_text("raise ImportError('not this one')\n")
+    monkeypatch.chdir(short_dir)
+    config, run = short_dir / "d.toml", short_dir / "run"
+    config.write_text(f'[daemon]\nruntime_dir = "{run}"\nstate_dir = "{short_dir / "state"}"\n')
+    with (
+        Daemon(config, runtime_dir=run, log=short_dir / "log") as daemon,
+        daemon.client() as client,
+    ):
+        assert client.status().pid == daemon.pid

@@ -8,6 +8,7 @@ from typing import Any
 import anthropic
 import pytest
 
+from .daemon_process import wait_for
 from .gateway_process import Gateway
 
 ASK: Any = {
@@ -46,6 +47,7 @@ def test_a_whole_message(behaving_gateway: Gateway) -> None:
     assert message.usage.output_tokens == 2
     assert message.model_extra is not None
     assert message.model_extra["dflashd"]["engine"] == "dflash"
+    wait_for("it is logged", lambda: str(message._request_id) in behaving_gateway.log)
 
 
 def test_a_streams_events_come_in_their_order(behaving_gateway: Gateway) -> None:

@@ -195,10 +195,12 @@ def test_pages_of_other_sites_get_nothing(shared_gateway: Gateway) -> None:
     assert status == 415
     status, _, _ = shared_gateway.get("/v1/models", host="evil.example")
     assert status == 421
+    status, _, _ = shared_gateway.get("/v1/models", host="LocalHost:80")
+    assert status == 200, "names of hosts are the same in any case"
     status, headers, _ = shared_gateway.send(
         "OPTIONS", CHAT, None, origin="http://evil.example", host="127.0.0.1"
     )
-    assert status == 405
+    assert (status, headers["allow"]) == (405, "POST")
     assert not [name for name in headers if name.lower().startswith("access-control")]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import openai
 import pytest
 
+from .daemon_process import wait_for
 from .gateway_process import Gateway
 
 ASK: Any = {"model": "a", "messages": [{"role": "user", "content": "Hi"}]}
@@ -50,6 +51,7 @@ def test_a_whole_answer(behaving_gateway: Gateway) -> None:
     assert answer.usage.prompt_tokens_details.cached_tokens == 3
     assert choice.model_extra is not None
     assert choice.model_extra["dflashd"]["engine"] == "dflash"
+    wait_for("it is logged", lambda: str(answer._request_id) in behaving_gateway.log)
 
 
 def test_a_stream_with_usage_and_choices(behaving_gateway: Gateway) -> None:

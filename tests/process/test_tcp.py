@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -91,6 +92,10 @@ def test_an_allowed_key_generates_and_a_control_key_controls(make_tcp: MakeTcp) 
         client.spawn("a")
         assert any(event.name == "tcp_opened" for event in client.events())
     assert service(daemon).state == "listening"
+    elsewhere = ("--connect", daemon.address, "--key", str(daemon.key_of("ops")))
+    assert json.loads(ctl(daemon, *elsewhere, "spawn", "a", "--json").stdout)["state"] == "ready"
+    left = json.loads(ctl(daemon, *elsewhere, "shutdown", "--json").stdout)
+    assert left["state"] == "stopping"
 
 
 def test_a_request_key_cannot_control(make_tcp: MakeTcp) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -133,10 +134,39 @@ def test_fetch_does_not_wait_for_ever(hub: Hub, monkeypatch: pytest.MonkeyPatch)
     told: list[int] = []
     errand = Errand(lambda stage, done, total, unit: told.append(done))
     with pytest.raises(DflashError, match="made no progress for 3 s") as caught:
-        fetch(REPOSITORY, "target", errand, stall_s=3.0)
+        fetch(REPOSITORY, errand, stall_s=3.0)
     assert caught.value.code is ErrorCode.load_failed
     assert max(told) > 0
     assert psutil.Process().children() == []
+
+
+def test_fetch_waits_for_another_of_the_same_model(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two models on one target that is not here yet: the second load tells that it waits, longer
+    than a download may stand still, and then has the files that the first one brought.
+    """
+    for name, value in hub.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "60")
+    waited_s: list[int] = []
+
+    def watch(stage: str, done: int, total: int, unit: str) -> None:
+        if stage == "wait for another pull":
+            waited_s.append(done)
+            if done >= 4:
+                hub.stall.go.set()
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(fetch, REPOSITORY, Errand(lambda *_: None))
+        assert hub.stall.reached.wait(30)
+        second = pool.submit(fetch, REPOSITORY, Errand(watch), stall_s=3.0)
+        try:
+            fetched = second.result(30)
+        finally:
+            hub.stall.go.set()
+        assert fetched == first.result(30)
+    assert waited_s[-1] >= 4
 
 
 def test_fetch_whose_process_dies_says_so(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +180,7 @@ def test_fetch_whose_process_dies_says_so(hub: Hub, monkeypatch: pytest.MonkeyPa
                 child.kill()
 
     with pytest.raises(DflashError, match="ended without a word; see the log") as caught:
-        fetch(REPOSITORY, "target", Errand(kill))
+        fetch(REPOSITORY, Errand(kill))
     assert caught.value.code is ErrorCode.load_failed
 
 
@@ -164,5 +194,5 @@ def test_fetch_imports_nothing_of_the_working_directory(
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(elsewhere)
     hub.stall.go.set()
-    fetched = fetch(REPOSITORY, "target", Errand(lambda *_: None))
+    fetched = fetch(REPOSITORY, Errand(lambda *_: None))
     assert (fetched / "config.json").read_bytes() == (folder / "config.json").read_bytes()

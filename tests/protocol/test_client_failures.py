@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dflashd.protocol import AsyncClient, DflashError, ErrorCode
+from dflashd.protocol import AsyncClient, Client, DflashError, ErrorCode, absence
+from dflashd.protocol.errors import Malformed
 from dflashd.protocol.messages import Cancel, Generate, Hello, Shutdown, Spawn
 
 from .scripted_daemon import WAIT_S, ScriptedDaemon
@@ -245,3 +248,95 @@ def test_callback_that_raises_ends_its_request_only(daemon: ScriptedDaemon) -> N
 
     run(daemon.endpoints.runtime_dir, scenario)
     daemon.expect(Cancel)
+
+
+def test_silent_daemon_has_not_stopped(daemon: ScriptedDaemon) -> None:
+    """A shutdown that nobody answers is a failure, though the connection's end would not be."""
+
+    async def scenario(client: AsyncClient) -> None:
+        _ = await client.status()
+        daemon.mute = True
+        with pytest.raises(DflashError, match="does not answer") as failed:
+            await client.shutdown()
+        assert failed.value.code is ErrorCode.worker_lost
+
+    run(daemon.endpoints.runtime_dir, scenario, silence_s=0.2)
+
+
+def test_address_that_cannot_be_leaves_the_loop_as_it_was(daemon: ScriptedDaemon) -> None:
+    """A client that libzmq refuses to connect does not disturb the next one of the same loop."""
+
+    async def scenario() -> None:
+        for _ in range(3):
+            with pytest.raises(DflashError, match="no socket can be opened"):
+                await AsyncClient(connect="tcp://*:9").open()
+            async with AsyncClient(daemon.endpoints.runtime_dir) as client:
+                assert (await client.generate("m", "2").wait()).text == "0 1 "
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT_S))
+
+
+@pytest.mark.parametrize("name", ["timeout_s", "wait_s", "silence_s"])
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), "3"])
+def test_times_without_a_meaning_are_refused(name: str, value: Any) -> None:
+    """A client whose waits would not end, or at once, is refused by the argument's name."""
+    for make in (AsyncClient, Client):
+        with pytest.raises(DflashError, match=name) as refused:
+            make(**{name: value})
+        assert refused.value.code is ErrorCode.bad_request
+
+
+def test_callback_must_be_one(daemon: ScriptedDaemon) -> None:
+    """What cannot be called is refused before anything is asked."""
+
+    async def scenario(client: AsyncClient) -> None:
+        bad: Any = 7
+        with pytest.raises(DflashError, match="on_event"):
+            client.generate("m", "x", on_event=bad)
+        with pytest.raises(DflashError, match="on_event"):
+            await client.spawn("m", bad)
+
+    run(daemon.endpoints.runtime_dir, scenario)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DflashError(ErrorCode.overloaded, "later", retryable=True, retry_after_s=2.0),
+        Malformed(ErrorCode.protocol, "odd", bytes(16)),
+        absence.lost("ipc:///x"),
+    ],
+)
+def test_errors_cross_between_processes(error: DflashError) -> None:
+    """An error that a pool of processes hands back is the same error."""
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
+
+
+def test_closing_ends_a_connection_that_is_being_made(daemon: ScriptedDaemon) -> None:
+    """Who closes a client does not leave its other tasks waiting, nor the loop unclean."""
+
+    async def scenario() -> None:
+        for _ in range(3):
+            client = AsyncClient(daemon.endpoints.runtime_dir)
+            await client.open()
+            daemon.mute = True
+            waiting = [asyncio.create_task(client.status()) for _ in range(2)]
+            await asyncio.sleep(0)
+            await client.close()
+            for error in await asyncio.gather(*waiting, return_exceptions=True):
+                assert isinstance(error, DflashError)
+                assert error.code is ErrorCode.cancelled
+            daemon.mute = False
+            async with client:
+                assert (await client.status()).state == "serving"
+
+    asyncio.run(asyncio.wait_for(scenario(), 5))
+
+
+def test_a_key_without_an_address_is_refused(tmp_path: Path) -> None:
+    """A key that would not be used is not passed over in silence."""
+    for make in (AsyncClient, Client):
+        with pytest.raises(DflashError, match="address") as refused:
+            make(key=tmp_path / "any.key")
+        assert refused.value.code is ErrorCode.bad_request

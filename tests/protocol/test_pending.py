@@ -20,9 +20,17 @@ from dflashd.protocol.messages import (
     Welcome,
 )
 from dflashd.protocol.pending import Call, Pending
+from dflashd.protocol.question import Question, new_id
 from dflashd.protocol.stream import Stream
 
 WELCOME = Message(Welcome(instance="i", version="v", window=4), b"")
+
+
+def asked() -> Question[Message]:
+    """A question that any Welcome answers, which is read as it is."""
+    return Question(
+        id=new_id(), frames=[], answer=Welcome, read=lambda message: message, at_once=False
+    )
 
 
 class Timer:
@@ -49,13 +57,13 @@ def chunk(stream: Stream, seq: int) -> Message:
 
 def test_first_answer_stops_its_timer_and_the_end_the_other() -> None:
     """Whatever comes first shows that the daemon lives; only the end stops the whole wait."""
-    call = Call(Welcome)
+    call = Call(asked())
     answer, end = timed(call)
     call.receive(Message(Accepted(id=call.id), b""))
     assert (answer.stopped, end.stopped) == (1, 0)
     call.receive(WELCOME)
     assert (answer.stopped, end.stopped, call.ended) == (1, 1, True)
-    failed = Call(Welcome)
+    failed = Call(asked())
     answer, end = timed(failed)
     failed.fail(TimeoutError())
     assert (answer.stopped, end.stopped) == (1, 1)
@@ -64,13 +72,13 @@ def test_first_answer_stops_its_timer_and_the_end_the_other() -> None:
 def test_it_ends_once() -> None:
     """The first end counts: a later failure changes nothing and is told to nobody."""
     ended: list[Pending] = []
-    call = Call(Welcome)
+    call = Call(asked())
     call.when_ended(ended.append)
     call.receive(WELCOME)
     call.fail(TimeoutError())
     assert ended == [call]
     assert asyncio.run(call.result()) == WELCOME
-    call = Call(Welcome)
+    call = Call(asked())
     call.fail(TimeoutError("first"))
     call.fail(TimeoutError("second"))
     with pytest.raises(TimeoutError, match="first"):
@@ -80,7 +88,7 @@ def test_it_ends_once() -> None:
 def test_reports_are_passed_on_until_the_end() -> None:
     """Who asked hears each report as it comes, and none behind the end."""
     heard: list[Header] = []
-    call = Call(Welcome, heard.append)
+    call = Call(asked(), heard.append)
     report = Accepted(id=call.id, position=2)
     call.receive(Message(report, b""))
     call.receive(WELCOME)
@@ -90,7 +98,7 @@ def test_reports_are_passed_on_until_the_end() -> None:
 
 def test_kind_without_a_meaning_here_is_a_breach() -> None:
     """A message that this sort of request never gets is refused by its name."""
-    call, stream = Call(Welcome), Stream(lambda _: None)
+    call, stream = Call(asked()), Stream(lambda _: None)
     for pending, message in ((call, chunk(stream, 0)), (stream, WELCOME)):
         with pytest.raises(DflashError, match="where it has no meaning") as caught:
             pending.receive(message)
@@ -103,7 +111,7 @@ def test_waiting_for_the_end_ends_with_it() -> None:
 
     async def scenario() -> None:
         for end in ("answer", "fail", "failed"):
-            call = Call(Welcome)
+            call = Call(asked())
             waiting = asyncio.gather(call.end(), call.result(), return_exceptions=True)
             await asyncio.sleep(0)
             if end == "answer":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -208,3 +209,44 @@ def test_program_may_end_without_closing(daemon: ScriptedDaemon) -> None:
     done = subprocess.run(command, capture_output=True, timeout=WAIT_S, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     daemon.expect(Cancel)
+
+
+def test_a_fork_cannot_use_its_parents_client(client: Client, daemon: ScriptedDaemon) -> None:
+    """In a forked process a client refuses at once, instead of waiting for a thread that is not
+    there, and closing it there leaves the parent's as it is.
+    """
+    generation = client.generate("m", "forever")
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(10)  # a child that hangs is ended, and seen
+        refused = 0
+        for use in (client.status, generation.wait, lambda: client.generate("m", "x")):
+            try:
+                use()
+            except RuntimeError:
+                refused += 1
+        generation.__exit__()
+        client.close()
+        os._exit(refused)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 3
+    assert client.status() == SNAPSHOT
+    assert next(iter(generation)).text == "0 "
+
+
+def test_closing_and_using_it_at_once_is_no_misuse(client: Client) -> None:
+    """Threads that use a client while others close it are answered, or told that it was closed."""
+
+    def use(_: int) -> ErrorCode | None:
+        try:
+            client.status()
+        except DflashError as error:
+            return error.code
+        return None
+
+    with ThreadPoolExecutor(4) as pool:
+        used = pool.map(use, range(40))
+        for _ in range(40):
+            client.close()
+        assert set(used) <= {None, ErrorCode.cancelled}
+    assert client.status() == SNAPSHOT

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from dflashd.protocol.errors import DflashError
 from dflashd.protocol.messages import (
@@ -15,6 +14,7 @@ from dflashd.protocol.messages import (
     LoadBody,
     LoadedBody,
 )
+from dflashd.worker.engine.border import Statistics
 from dflashd.worker.errand import Errand, Progress
 from dflashd.worker.loop.loop import Loop
 from dflashd.worker.loop.request import Assignment
@@ -33,25 +33,20 @@ class Clock:
         self.now_s += seconds
 
 
-@dataclass(frozen=True)
-class Facts:
-    """Statistics of a scripted generation."""
-
-    finish_reason: Literal["stop", "length"] = "stop"
-    engine: Literal["dflash", "plain"] = "dflash"
-    engine_reason: str = ""
-    stop_string: str | None = None
-    block_tokens: int = 8
-    cycles: int = 3
-    acceptance_length_tokens: float = 2.0
-    prompt_tokens: int = 4
-    cached_tokens: int = 0
-    cache_hit: str = "miss"
-    cache_miss_reason: str = "cold"
-    generated_tokens: int = 6
-    reasoning_tokens: int = 2
-    prefill_ms: float = 1.0
-    decode_ms: float = 2.0
+FACTS = Statistics(
+    finish_reason="stop",
+    engine="dflash",
+    block_tokens=8,
+    cycles=3,
+    acceptance_length_tokens=2.0,
+    prompt_tokens=4,
+    cache_miss_reason="cold",
+    generated_tokens=6,
+    reasoning_tokens=2,
+    prefill_ms=1.0,
+    decode_ms=2.0,
+)
+"""Of every scripted generation."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +87,8 @@ class ScriptedGeneration:
         self.finished = not self.steps
         return step.says
 
-    def statistics(self) -> Facts:
-        return Facts()
+    def statistics(self) -> Statistics:
+        return FACTS
 
     def close(self) -> None:
         self.closed += 1

@@ -18,10 +18,12 @@ from dflashd.worker.machine import blas, blas_canary, blas_copy, blas_verdict
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="mlx brings its own BLAS elsewhere")
 
 PROBE = """
-import json, sys, time
+import json, os, sys, time
 from pathlib import Path
 from dflashd.worker.machine import blas
+before = dict(os.environ)
 report = blas.prepare(Path(sys.argv[1]))
+assert dict(os.environ) == before
 import mlx.core as mx
 a, b = mx.ones((64, 1024)), mx.ones((1024, 1024))
 mx.eval(a, b)
@@ -36,9 +38,10 @@ print(json.dumps({"name": report.name, "active": report.active, "reason": report
 
 def probe(cache: Path, **environment: str) -> dict[str, Any]:
     """What a fresh process reports that prepares its BLAS and multiplies."""
+    inherited = {name: value for name, value in os.environ.items() if "_NUM_THREADS" not in name}
     done = subprocess.run(
         [sys.executable, "-c", PROBE, str(cache)],
-        env={**os.environ, **environment},
+        env={**inherited, **environment},
         capture_output=True,
         text=True,
         check=True,
@@ -101,6 +104,26 @@ def test_a_library_that_is_not_there_is_refused(tmp_path: Path):
     report = probe(tmp_path, DFLASHD_BLAS="/nowhere/libblas.so")
     assert not report["active"]
     assert "/nowhere/libblas.so" in report["reason"]
+
+
+@linux_only
+def test_a_library_that_only_the_trial_can_load_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A process that cannot load what its trial could computes with the reference BLAS."""
+    (library := tmp_path / "lib.so").write_bytes(b"not a library")
+    monkeypatch.setattr(blas, "refusal", lambda *_: "")
+    monkeypatch.setenv(blas.OVERRIDE, str(library))
+    monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
+    report = blas._prepare.__wrapped__(tmp_path)
+    assert (report.name, report.active) == ("reference", False)
+    assert str(library) in report.reason
+
+
+@linux_only
+def test_threads_are_chosen_for_this_library_alone(tmp_path: Path):
+    """The CPUs are shared fairly, and the environment is as before: not numpy's, nor a child's."""
+    assert probe(cache_dir(), DFLASHD_CPU_SHARE="1000")["threads"] == 1
 
 
 @linux_only

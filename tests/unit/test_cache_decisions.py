@@ -275,7 +275,7 @@ def test_unwanted_files_go_first_then_the_longest_unused() -> None:
     """Files of models that are gone give room before any other, however new they are."""
 
     def file(path: str, used: float, *, wanted: bool = True) -> StoredFile:
-        return StoredFile(path=path, namespace="n", size_bytes=10, used_at_s=used, wanted=wanted)
+        return StoredFile(path=path, size_bytes=10, used_at_s=used, wanted=wanted)
 
     files = [file("new", 3), file("old", 1), file("gone", 9, wanted=False), file("mid", 2)]
     assert [f.path for f in files_to_remove(files, 40)] == []

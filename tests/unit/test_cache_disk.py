@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -134,6 +135,19 @@ def test_two_models_share_a_root(tmp_path: Path) -> None:
         assert len(disk) == 1
         assert not disk.reason
     assert one.folder != two.folder
+
+
+def test_only_its_own_folders_are_made_private(tmp_path: Path) -> None:
+    """What prompts were is nobody else's to read; a root that was there before, perhaps a disk that
+    others use, keeps its permissions.
+    """
+    (there := tmp_path / "there").mkdir(mode=0o755)
+    for root in (there, tmp_path / "made"):
+        disk = store(root)
+        assert stat.S_IMODE(disk.folder.parent.stat().st_mode) == 0o700
+        assert disk.close(10)
+    assert stat.S_IMODE(there.stat().st_mode) == 0o755
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o700
 
 
 def test_second_writer_reads_only(tmp_path: Path) -> None:
@@ -338,6 +352,25 @@ def test_full_queue_drops_with_a_reason() -> None:
     assert writer.flush(10)
     assert gate.stored == ["a", "b", "c"]
     assert writer.written == 3
+
+
+def test_writer_without_a_thread_drops_and_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system gives no more threads a snapshot is lost and counted, and no later one."""
+    gate = Gate()
+    gate.open.set()
+    writer = Writer("w", gate)
+
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        assert not writer.submit(data("a"))
+    assert writer.submit(data("b"))
+    assert writer.flush(10)
+    assert gate.stored == ["b"]
+    assert writer.dropped == {"error": 1}
+    assert writer.close(10)
 
 
 def test_waiting_prefixes_are_not_written() -> None:

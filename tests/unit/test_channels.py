@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlx_lm.chat_templates import muse_spark
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tool_parsers import json_tools
 from transformers import AutoTokenizer
@@ -67,6 +68,19 @@ def test_thought_speech_and_calls_come_apart_however_they_are_cut(
     assert call.id.startswith("call_")
 
 
+@pytest.mark.parametrize("step", [1, 5, 1000])
+def test_headers_between_messages_are_not_shown(smollm2_folder: Path, step: int):
+    """Where an answer is several messages with a header each (Muse), only their content is told."""
+    plain: Any = AutoTokenizer.from_pretrained(smollm2_folder)
+    tokenizer = TokenizerWrapper(plain, response_format=muse_spark.RESPONSE_FORMAT)
+    written = (
+        "to=self<|message|>Hm.<|eom|><|start|>assistant to=user<|message|>Yes.<|eom|>"
+        "<|start|>assistant to="
+    )
+    part = told(Channels(tokenizer, [], thinks=False), written, step)
+    assert part == Part(text="Yes.", reasoning="Hm.")
+
+
 def test_a_template_that_opens_the_thinking_is_followed(tokenizer: TokenizerWrapper):
     """When the prompt ends inside the mark, the answer begins as reasoning."""
     asked = body(channels=True, thinking=True)
@@ -82,6 +96,8 @@ def test_a_template_that_opens_the_thinking_is_followed(tokenizer: TokenizerWrap
         '<tool_call>{"name": "weather", "arguments": [1]}</tool_call>',
         '<tool_call>{"name": "wea',
         "<tool_call>7</tool_call> so",
+        '<tool_call>{"name": "weather", "arguments": {"at": NaN}}</tool_call>',
+        '<tool_call>{"name": "weather", "arguments": {"at": "\\ud800"}}</tool_call>',
     ],
 )
 def test_a_call_that_cannot_be_read_stays_text(tokenizer: TokenizerWrapper, written: str):

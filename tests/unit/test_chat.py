@@ -6,7 +6,7 @@ import pytest
 from jinja2 import TemplateError
 
 from dflashd.protocol.errors import DflashError, ErrorCode
-from dflashd.protocol.messages import ChatMessage, GenerateBody
+from dflashd.protocol.messages import ChatMessage, GenerateBody, Tool
 from dflashd.worker.text.chat import encode
 
 
@@ -51,6 +51,39 @@ def test_a_prompt_gets_the_beginning_it_needs_once():
 def test_tokens_are_taken_as_they_are():
     """Given tokens pass untouched."""
     assert encode(PlainTokenizer(), GenerateBody(tokens=(5, 1, 5)), vocab_size=6) == [5, 1, 5]
+
+
+class Unread(PlainTokenizer):
+    has_chat_template = True
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        raise AssertionError("it was tokenised")
+
+    def apply_chat_template(self, turns: Any, **options: Any) -> list[int]:
+        raise AssertionError("it was rendered")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        GenerateBody(prompt="x" * 400_000),
+        GenerateBody(messages=(ChatMessage(role="user", content="x" * 400_000),)),
+        GenerateBody(messages=(ChatMessage(role="user", content="x" * 200_000),) * 2),
+        GenerateBody(
+            messages=(ChatMessage(role="user", content="x"),),
+            tools=(Tool(name="t", parameters='{"a": "' + "x" * 400_000 + '"}'),),
+        ),
+    ],
+)
+def test_a_prompt_far_beyond_the_context_is_not_even_read(body: GenerateBody):
+    """Tokenising takes seconds a megabyte, in which nobody else is served: it is refused before."""
+    with pytest.raises(
+        DflashError, match="characters, the model a context of 8192 tokens"
+    ) as caught:
+        encode(Unread(), body, context_tokens=8192)
+    assert caught.value.code is ErrorCode.bad_request
+    with pytest.raises(AssertionError, match="it was"):
+        encode(Unread(), body, context_tokens=100_000)
 
 
 def test_a_token_the_model_does_not_have_is_refused():

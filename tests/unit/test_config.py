@@ -182,6 +182,12 @@ def test_paths_count_from_the_file_and_repositories_stay() -> None:
     assert loaded.models["a"].draft == "z-lab/x"
 
 
+def test_a_file_without_an_end_is_refused() -> None:
+    """What is too large for a configuration is not read into memory."""
+    with pytest.raises(ConfigError, match="is no configuration: it is larger than"):
+        config_file.load(Path("/dev/zero"))
+
+
 def test_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
     """A file that is not there is named."""
     with pytest.raises(ConfigError, match=r"gone\.toml cannot be read"):

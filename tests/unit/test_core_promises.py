@@ -25,6 +25,7 @@ from dflashd.protocol.messages import (
     Pin,
     Pong,
     Progress,
+    ReadCache,
     Register,
     Retire,
     Spawn,
@@ -559,7 +560,13 @@ def test_pause_of_our_own_is_not_blamed_on_workers() -> None:
 
 def test_pause_of_our_own_moves_every_limit_of_a_worker() -> None:
     """Starting, loading, draining and letting go have the time back that we did not run."""
-    bench = Bench(register_timeout_s=10, load_stall_s=10, drain_timeout_s=10, cancel_timeout_s=10)
+    bench = Bench(
+        register_timeout_s=10,
+        load_stall_s=10,
+        drain_timeout_s=10,
+        cancel_timeout_s=10,
+        release_timeout_s=20,
+    )
 
     def slept(hours: float = 1) -> list[Effect]:
         bench.give(TimePassed())
@@ -575,6 +582,7 @@ def test_pause_of_our_own_moves_every_limit_of_a_worker() -> None:
     assert bench.core.state.models["a"].state == "loading"
     bench.load()
     id = bench.generate(b"1")
+    bench.client(ReadCache(id=b"C" * 16, model="a"), b"", OWNER)
     bench.client(Retire(id=b"R" * 16, model="a"), b"", OWNER)
     bench.client(Cancel(id=id), b"")
     assert to_clients(slept(), Failed) == []

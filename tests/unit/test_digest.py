@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 from pathlib import Path
 
@@ -75,6 +77,40 @@ def test_new_content_is_never_taken_for_the_old(
     os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     assert file.stat().st_size == facts.st_size
     assert folder_digest(folder, Reads(), memo) != first
+
+
+def test_loads_at_the_same_time_forget_nothing_of_each_other(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another load remembered while this one read is still remembered afterwards."""
+    monkeypatch.setattr(digest, "SETTLED_S", -1.0)
+    memo, other = tmp_path / "memo.json", tmp_path / "other"
+    other.mkdir()
+    (other / "a.safetensors").write_bytes(b"three" * 1200)
+
+    def meanwhile(*_: object) -> None:
+        folder_digest(other, lambda *_: None, memo)
+
+    folder_digest(folder, meanwhile, memo)
+    again = Reads()
+    folder_digest(folder, again, memo)
+    folder_digest(other, again, memo)
+    assert again.calls == 0
+
+
+def test_full_disk_costs_time_and_nothing_else(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be remembered is read again next time; nothing half written is left."""
+    monkeypatch.setattr(digest, "SETTLED_S", -1.0)
+    memo = tmp_path / "cache" / "memo.json"
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(json, "dump", full)
+    assert folder_digest(folder, Reads(), memo) == folder_digest(folder, Reads())
+    assert list(memo.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"x": 3}', "{", "\x00"])

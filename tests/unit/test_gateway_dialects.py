@@ -154,6 +154,7 @@ def test_every_parameter_of_the_official_clients_is_honoured_or_named(
         (Chat(), {"messages": [{**TURN[0], "function_call": {}}]}, "messages[0].function_call"),
         (Chat(), {"messages": [{**TURN[0], "audio": {"id": "x"}}]}, "messages[0].audio"),
         (Chat(), {"messages": [{**TURN[0], "refusal": "no"}]}, "messages[0].refusal"),
+        (Chat(), {"messages": [{"role": "user"}]}, "messages[0].content"),
         (Messages(), {"thinking": {"type": "adaptive", "display": "omitted"}}, "thinking.display"),
         (
             Messages(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from dflashd.supervisor.inspection.places import folder_of
 from dflashd.supervisor.inspection.states import target_states
 from dflashd.worker.checkpoints import weights as worker_weights
 from dflashd.worker.checkpoints.embedded import DRAFTS, TARGETS, draft_folder
+from dflashd.worker.checkpoints.weight_files import weight_files
 
 from ..tiny import make_draft, make_target
 
@@ -132,6 +134,14 @@ def test_a_draft_counts_without_the_targets_own_tensors(tmp_path: Path) -> None:
     assert "frequent_tokens.json" in facts_of(target, draft=str(draft)).unknown
     (draft / "frequent_tokens.json").unlink()
     assert facts_of(target, draft=str(draft), block_tokens=1).weights == plain.weights[:1]
+
+
+def test_a_second_copy_of_the_weights_counts_for_nobody(quantised: Path) -> None:
+    """Weights that come once more in their makers' own format are not read, digested or counted."""
+    found, files = facts_of(quantised), weight_files(quantised)
+    shutil.copy(quantised / "model.safetensors", quantised / "consolidated.safetensors")
+    assert facts_of(quantised) == found
+    assert weight_files(quantised) == files
 
 
 def test_two_models_on_one_target_name_its_weights_alike(tmp_path: Path) -> None:

@@ -11,13 +11,15 @@ import pytest
 
 from dflashd.protocol.errors import DflashError, ErrorCode
 from dflashd.worker.checkpoints.sources import resolve
+from dflashd.worker.checkpoints.weight_files import has_all_weights
 from dflashd.worker.errand import Errand
 
-from .scripted_hub import REPOSITORY, scripted_hub
+from .scripted_hub import COMMIT, REPOSITORY, scripted_hub
 
 FILES = {
     "config.json": b"{}",
     "model.safetensors": bytes(300_000),
+    "consolidated.safetensors": bytes(300_000),
     "modeling_tiny.py": b"raise SystemExit",
     "README.md": b"# Tiny",
 }
@@ -115,7 +117,9 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path):
 
 
 def test_a_repository_is_fetched_with_progress_and_then_used_offline(tmp_path: Path):
-    """The hub's files arrive with progress in bytes, without the model's own code; then no hub."""
+    """The hub's files arrive with progress in bytes, without the model's own code and without a
+    second copy of its weights; then no hub.
+    """
     with scripted_hub(FILES) as endpoint:
         fetched = resolve_with_hub(REPOSITORY, tmp_path, endpoint)
     assert fetched["files"] == ["config.json", "model.safetensors"]
@@ -124,6 +128,48 @@ def test_a_repository_is_fetched_with_progress_and_then_used_offline(tmp_path: P
     assert fetched["told"][-1] == ["download", total, total, "bytes"]
     again = resolve_with_hub(REPOSITORY, tmp_path, "http://127.0.0.1:9")
     assert again == {"files": fetched["files"], "told": []}
+
+
+def test_what_another_program_left_is_completed(tmp_path: Path):
+    """A configuration that some program fetched for itself is no model: the rest is fetched, and
+    without a network the failure says so.
+    """
+    kept = tmp_path / "hub" / f"models--{REPOSITORY.replace('/', '--')}"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text(COMMIT)
+    (kept / "snapshots" / COMMIT).mkdir(parents=True)
+    (kept / "snapshots" / COMMIT / "config.json").write_bytes(FILES["config.json"])
+    failed = resolve_with_hub(REPOSITORY, tmp_path, "http://127.0.0.1:9")
+    assert "only some of it is on this machine and the hub cannot be reached" in failed["message"]
+    with scripted_hub(FILES) as endpoint:
+        fetched = resolve_with_hub(REPOSITORY, tmp_path, endpoint)
+    assert fetched["files"] == ["config.json", "model.safetensors"]
+
+
+def test_an_index_that_is_wrong_keeps_nobody_from_the_weights(tmp_path: Path):
+    """Some indices name files of another conversion: what the hub has is then all there is."""
+    index = json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors"}}).encode()
+    files = {**FILES, "model.safetensors.index.json": index}
+    with scripted_hub(files) as endpoint:
+        found = resolve_with_hub(REPOSITORY, tmp_path, endpoint)
+        assert "model.safetensors" in found["files"]
+        assert resolve_with_hub(REPOSITORY, tmp_path, endpoint)["files"] == found["files"]
+    assert resolve_with_hub(REPOSITORY, tmp_path, "http://127.0.0.1:9")["files"] == found["files"]
+
+
+def test_a_model_of_which_a_part_is_missing_is_not_whole(tmp_path: Path):
+    """All files that the index names have to be there; one that tells nothing does not count."""
+    index = tmp_path / "model.safetensors.index.json"
+    assert not has_all_weights(tmp_path)
+    (tmp_path / "model-1.safetensors").touch()
+    assert has_all_weights(tmp_path)
+    parts = {"a": "model-1.safetensors", "b": "model-2.safetensors"}
+    index.write_text(json.dumps({"weight_map": parts}))
+    assert not has_all_weights(tmp_path)
+    (tmp_path / "model-2.safetensors").touch()
+    assert has_all_weights(tmp_path)
+    index.write_text("[]")
+    assert has_all_weights(tmp_path)
 
 
 def test_what_the_hub_does_not_have_gets_a_sentence(tmp_path: Path):

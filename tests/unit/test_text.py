@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 from hypothesis import example, given, settings, strategies as st
+from tokenizers import Tokenizer, decoders
 from tokenizers.decoders import ByteLevel
+from tokenizers.models import BPE
+from transformers import PreTrainedTokenizerFast
 
-from dflashd.worker.text.stream import TextStream
+from dflashd.worker.text.stream import TextStream, token_bytes
 
 VOCABULARY = 49152
 BYTE_TOKENS = range(17, 252)
@@ -125,15 +128,14 @@ def test_a_leading_space_is_kept(smollm2_tokenizer: Any):
     assert stream.push(smollm2_tokenizer.encode(" Paris")) == " Paris"
 
 
-def test_a_stop_inside_a_run_says_how_many_tokens_it_took(smollm2_tokenizer: Any):
-    """Tokens committed after the stop string in the same run are neither shown nor counted."""
+def test_a_stop_inside_a_run_ends_the_text(smollm2_tokenizer: Any):
+    """Tokens committed after the stop string in the same run are not shown."""
     tokens = smollm2_tokenizer.encode("one two three four")
     stream = TextStream(smollm2_tokenizer, ["two"])
     assert stream.push(tokens) == "one "
-    assert (stream.stopped, stream.token_count) == ("two", 2)
+    assert stream.stopped == "two"
     assert stream.push(tokens) == ""
     assert stream.finish() == ""
-    assert stream.token_count == 2
 
 
 def test_a_possible_stop_is_held_back_and_released(smollm2_tokenizer: Any):
@@ -175,6 +177,25 @@ def test_other_tokenizers_do_not_split_characters():
     tokens = [0, *(5 + byte for byte in "€".encode()), 2]
     stream = TextStream(tokenizer)
     assert [stream.push([token]) for token in tokens] == ["Hello", "", "", "€", "!"]
+
+
+def test_what_single_tokens_write_is_what_they_write_together(smollm2_tokenizer: Any):
+    """The bytes told with log-probabilities join to the text, a word's leading space included."""
+    vocabulary = {"<unk>": 0, "▁the": 1, "▁cat": 2, "s": 3, "<0xE2>": 4, "<0x82>": 5, "<0xAC>": 6}
+    backend = Tokenizer(BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True))
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1),
+        ]
+    )
+    pieces = PreTrainedTokenizerFast(tokenizer_object=backend)
+    written = b"".join(token_bytes(pieces, token) for token in (1, 2, 3, 4, 5, 6))
+    assert written == " the cats€".encode()
+    tokens = smollm2_tokenizer.encode(" the cats€")
+    assert b"".join(token_bytes(smollm2_tokenizer, token) for token in tokens) == written
 
 
 @pytest.mark.parametrize("tokenizer_kind", ["byte-level", "other"])

@@ -7,7 +7,6 @@ any other, so nothing in it needs to be told apart.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import tempfile
 import time
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from ..log import line, log
 from . import snapshot_file
 from .identity import CacheIdentity, Fingerprint
 from .prefixes import Candidate, covers
@@ -25,8 +25,6 @@ from .quota import OWNER, WRITER_LOCK, FileLock, Quota
 from .snapshot import Snapshot
 from .snapshot_file import SUFFIX, BadFile, Payload
 from .writer import Writer
-
-log = logging.getLogger(__name__)
 
 READ_ONLY = "another process writes to this cache: it is only read here"
 READ_ONLY_HERE = (
@@ -59,9 +57,10 @@ class DiskStore:
     ) -> None:
         home = settings.root / identity.short
         self.folder = home / fingerprint.short
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for private in (settings.root, home):
-            private.chmod(0o700)
+        # A root that was there before, perhaps a whole disk, stays as its owner made it.
+        for folder in (settings.root, home, self.folder):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        home.chmod(0o700)
         if not (home / OWNER).exists():
             (home / OWNER).write_text(json.dumps({"name": identity.name}))
         self._settings = settings
@@ -138,7 +137,7 @@ class DiskStore:
             return None
         except OSError as error:
             self._index.pop(key, None)
-            log.warning("cache_read_failed file=%s error=%s", path.name, error.strerror)
+            log.warning(line("cache_read_failed", file=path.name, reason=error.strerror or error))
             return None
         with suppress(OSError):
             os.utime(path)
@@ -209,6 +208,6 @@ class DiskStore:
 
     def _discard(self, path: Path, error: BadFile) -> None:
         self.bad_files[str(error)] += 1
-        log.warning("cache_file_removed file=%s reason=%s", path.name, error)
+        log.warning(line("cache_file_removed", file=path.name, reason=error))
         with suppress(OSError):
             path.unlink()

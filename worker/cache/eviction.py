@@ -33,7 +33,6 @@ class StoredFile:
     """One file in the disk root. ``wanted``: its namespace is in use or of a configured model."""
 
     path: str
-    namespace: str
     size_bytes: int
     used_at_s: float
     wanted: bool

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from dataclasses import dataclass
 from typing import Literal, final
 
 from ...protocol.messages import CacheBody, CacheSettings
+from ..log import line, log
 from .disk import DiskSettings, DiskStore
 from .identity import CacheIdentity, Fingerprint
 from .prefixes import Match, MissReason, Query, best_match
 from .ram import RamStore
 from .snapshot import Snapshot
-
-log = logging.getLogger(__name__)
 
 FLUSH_S = 1.5
 """How long a retirement waits for writes; a worker that stops has two seconds in all."""
@@ -71,7 +69,7 @@ class CacheManager:
                 self._disk = DiskStore(identity, fingerprint, disk)
             except OSError as error:
                 self._disk_reason = f"off: {error.strerror or error} ({disk.root})"
-                log.warning("cache_disk_off identity=%s reason=%s", identity.short, error)
+                log.warning(line("cache_disk_off", identity=identity.short, reason=error))
         self._hits: Counter[str] = Counter()
         self._misses: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()

@@ -116,25 +116,21 @@ class Quota:
         for identity in _directories(self.root):
             configured = self._is_configured(identity)
             for namespace in _directories(identity):
-                wanted = namespace == self.namespace or (
-                    configured and identity != self.namespace.parent
-                )
-                wanted = wanted or _in_use(namespace)
+                wanted = configured or namespace == self.namespace or _in_use(namespace)
                 for path in namespace.glob(f"*{SUFFIX}"):
                     with suppress(FileNotFoundError):
                         facts = path.stat()
                         yield StoredFile(
                             path=str(path),
-                            namespace=str(namespace),
                             size_bytes=facts.st_size,
                             used_at_s=facts.st_mtime,
                             wanted=wanted,
                         )
 
     def _is_configured(self, identity: Path) -> bool:
-        """Whether the directory's model is still one, with these weights as far as we know."""
-        if identity == self.namespace.parent:
-            return True
+        """Whether the directory is another model's that is still one, with these weights as far as
+        we know.
+        """
         name = owner(identity)
         if name is None or name == owner(self.namespace.parent):
             return False

@@ -86,10 +86,6 @@ class RamStore:
         self._entries[candidate.key] = _Entry(snapshot=snapshot, candidate=candidate, worth=worth)
         self.held_bytes += size_bytes
 
-    def remove(self, key: str) -> None:
-        """Forget one entry."""
-        self._remove(key)
-
     def clear(self) -> None:
         """Forget all."""
         self._entries.clear()

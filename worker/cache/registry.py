@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from typing import final
 
 from ...protocol.messages import CacheSettings
+from ..log import line, log
 from .disk import DiskSettings
 from .identity import CacheIdentity, Fingerprint
 from .manager import FLUSH_S, CacheManager, CacheStuck
-
-log = logging.getLogger(__name__)
 
 
 @final
@@ -60,7 +58,7 @@ class CacheRegistry:
             try:
                 self.shutdown(identity)
             except CacheStuck as error:
-                log.warning("cache_stuck identity=%s reason=%s", identity.short, error)
+                log.warning(line("cache_stuck", identity=identity.short, reason=error))
         if not settings.enabled:
             return None
         manager = CacheManager(identity, fingerprint, settings, disk)

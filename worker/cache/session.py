@@ -5,20 +5,18 @@ Nothing here raises into the request: a cache that fails costs a miss, and is co
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import Literal, Protocol, final
 
 import mlx.core as mx
 import numpy as np
 
+from ..log import line, log
 from .boundaries import boundaries, pass_end
 from .layer_state import LayerState
 from .manager import CacheManager, Hit, HitKind
 from .prefixes import LEAST_TOKENS, Query
 from .snapshot import Snapshot
-
-log = logging.getLogger(__name__)
 
 EARLY_TOKENS = 256
 """So many newly computed prompt tokens are worth a snapshot before the request has ended."""
@@ -53,7 +51,10 @@ class CachedDecoder(Protocol):
         ...
 
     def capture(self, rows: int) -> tuple[tuple[LayerState, ...], tuple[LayerState, ...] | None]:
-        """Detached copies (lazy) of the first ``rows`` rows, of target and draft."""
+        """Detached copies (lazy) of the first ``rows`` rows, of target and draft.
+
+        Raises ValueError when the state cannot be cut so.
+        """
         ...
 
 
@@ -104,8 +105,8 @@ class CacheSession:
                 self.miss_reason = found
                 return None
             return self._take(found, decoder)
-        except Exception:  # the cache's border: a request does without it
-            log.exception("cache_restore_failed identity=%s", manager.identity.short)
+        except Exception:  # noqa: BLE001 - the cache's border: a request does without it
+            log.exception(line("cache_restore_failed", identity=manager.identity.short))
             manager.note_failure("restore_failed")
             decoder.reset()
             self.miss_reason = "unreadable"
@@ -175,8 +176,8 @@ class CacheSession:
         except ValueError:
             # State that cannot be cut to what was committed: not sound, so not kept.
             manager.note_failure("unsound")
-        except Exception:  # the cache's border: the request has its answer
-            log.exception("cache_store_failed identity=%s", manager.identity.short)
+        except Exception:  # noqa: BLE001 - the cache's border: the request has its answer
+            log.exception(line("cache_store_failed", identity=manager.identity.short))
             manager.note_failure("store_failed")
 
     @staticmethod

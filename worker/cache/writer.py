@@ -73,8 +73,14 @@ class Writer:
                 return False
             self._waiting[data.key] = data
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the system gives no more threads at present
+                    del self._waiting[data.key]
+                    self.dropped["error"] += 1
+                    return False
+                self._thread = thread
             self._changed.notify_all()
         return True
 

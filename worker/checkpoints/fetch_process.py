@@ -1,4 +1,4 @@
-"""The process that fetches: ``python -m …fetch_process PARENT SPEC KIND``.
+"""The process that fetches: ``python -m …fetch_process PARENT SPEC``.
 
 It tells how far it is and how it ended as lines of JSON on standard output, and dies with PARENT.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 
 import msgspec
@@ -17,9 +16,10 @@ from ...protocol import lifeline
 from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.paths import cache_dir
 from ..errand import Progress
+from ..throttle import Throttle
 from .embedded import TARGETS
 from .embedded_folder import embedded_folder
-from .hub import hub_folder
+from .hub import hub_download
 
 PERIOD_S = 0.05
 """Progress within one stage is told this often, and at its end."""
@@ -50,19 +50,20 @@ class Unfetched(msgspec.Struct, tag="unfetched", frozen=True, kw_only=True):
 Told = Report | Fetched | Unfetched
 
 
-def main(parent: int, spec: str, kind: str) -> None:
+def main(parent: int, spec: str) -> None:
     """Fetch and tell."""
     lifeline.hold(parent)
     tell = _teller(os.dup(1))
     os.dup2(2, 1)  # what a library prints goes where its warnings go
-    tell(_fetched(spec, kind, _reporter(tell)))
+    tell(_fetched(spec, _reporter(tell)))
 
 
-def _fetched(spec: str, kind: str, progress: Progress) -> Fetched | Unfetched:
+def _fetched(spec: str, progress: Progress) -> Fetched | Unfetched:
+    target = TARGETS.get(spec)
     try:
-        if kind == "target" and spec in TARGETS:
-            return Fetched(folder=str(embedded_folder(TARGETS[spec], cache_dir(), progress)))
-        return Fetched(folder=str(hub_folder(spec, progress)))
+        if target is None:
+            return Fetched(folder=str(hub_download(spec, progress)))
+        return Fetched(folder=str(embedded_folder(target, cache_dir(), progress)))
     except DflashError as error:
         return Unfetched(code=error.code, message=error.message)
 
@@ -80,18 +81,14 @@ def _teller(fd: int) -> Callable[[Told], None]:
 
 
 def _reporter(tell: Callable[[Told], None]) -> Progress:
-    told_stage, told_at_s = "", 0.0
+    throttle = Throttle(PERIOD_S)
 
     def report(stage: str, done: int, total: int, unit: str) -> None:
-        nonlocal told_stage, told_at_s
-        now_s = time.monotonic()
-        if stage == told_stage and done != total and now_s - told_at_s < PERIOD_S:
-            return
-        told_stage, told_at_s = stage, now_s
-        tell(Report(stage=stage, done=done, total=total, unit=unit))
+        if throttle.passes(stage, done, total):
+            tell(Report(stage=stage, done=done, total=total, unit=unit))
 
     return report
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    main(int(sys.argv[1]), sys.argv[2])

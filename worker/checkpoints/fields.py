@@ -106,6 +106,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config  # pyright: ignore[reportUnknownVariableType]
 
 
+def text_fields(config: dict[str, Any]) -> Fields:
+    """The text model's fields, which multimodal models keep one level down, all or some of them.
+
+    Raises ValueError with a sentence.
+    """
+    return Fields(Fields(config).section("text_config"), config)
+
+
 def shown(value: object) -> str:
     """``value`` for a sentence, never long."""
     text = repr(value)

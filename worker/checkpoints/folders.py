@@ -13,7 +13,7 @@ from ..errand import Errand
 from .digest import MEMO, folder_digest, folder_marks
 from .draft_config import DraftConfig, draft_config
 from .draft_kinds import is_draft
-from .fields import read_config
+from .fields import Fields, read_config, text_fields
 from .sources import resolve
 
 DEFAULT_CONTEXT_TOKENS = 8192
@@ -108,8 +108,7 @@ def _target_config(folder: Path, body: LoadBody) -> dict[str, Any]:
 
 
 def _context_tokens(body: LoadBody, config: dict[str, Any]) -> int:
-    text: dict[str, Any] = config.get("text_config", config)
-    longest = int(text.get("max_position_embeddings") or DEFAULT_CONTEXT_TOKENS)
+    longest = _longest_tokens(text_fields(config))
     if body.context_tokens and body.context_tokens > longest:
         raise DflashError(
             ErrorCode.bad_request,
@@ -117,3 +116,13 @@ def _context_tokens(body: LoadBody, config: dict[str, Any]) -> int:
             f"{body.target} was made for",
         )
     return body.context_tokens or longest
+
+
+def _longest_tokens(fields: Fields) -> int:
+    """What it was made for, or is stretched to: model cards tell people to add YaRN by hand."""
+    made_for = fields.whole("max_position_embeddings", DEFAULT_CONTEXT_TOKENS)
+    scaling = Fields(fields.section("rope_scaling"), fields.section("rope_parameters"))
+    if "yarn" not in (scaling.raw("type"), scaling.raw("rope_type")):
+        return made_for
+    original = scaling.whole("original_max_position_embeddings", made_for)
+    return max(made_for, int(original * scaling.number("factor", 1.0)))

@@ -3,51 +3,71 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, cast
 
 from ...protocol.errors import DflashError, ErrorCode
 from ..errand import Progress
+from .digest import TOKENIZER_FILES
+from .fetch_lock import alone
+from .weight_files import has_all_weights, weight_files
 
-PATTERNS = (
-    "*.json",
-    "*.safetensors",
-    "tokenizer.model",
-    "*.tiktoken",
-    "*.txt",
-    "*.jsonl",
-    "*.jinja",
-)
-"""What a model needs; no Python files, because dflashd never runs a model's own code."""
+PATTERNS = ("*.safetensors", *TOKENIZER_FILES)
+"""What a model needs: weights, and besides a tokenizer's files no others than its settings."""
+
+SECOND_COPIES = ("consolidated*",)
+"""The same weights once more, in a format that mlx-lm does not read."""
 
 
-def hub_folder(spec: str, progress: Progress, *, refresh: bool = False) -> Path:
-    """The snapshot of ``owner/name`` or ``owner/name@revision``; raises DflashError.
-
-    A complete local copy is used as it is, so that a restart needs no network and changes no
-    weights; ``refresh`` asks the hub for a newer one first.
+def hub_download(spec: str, progress: Progress) -> Path:
+    """The newest snapshot of ``owner/name`` or ``owner/name@revision``; what is here already is not
+    fetched again. Raises DflashError.
     """
-    copy = None if refresh else hub_copy(spec)
-    if copy is not None:
-        return copy
-    progress("download", 0, 0, "bytes")
     try:
-        return _snapshot(spec, tqdm_class=_progress_bars(progress))
+        with ExitStack() as turn:
+            with suppress(OSError):  # a file system without locks: the client does without, too
+                turn.enter_context(alone(_lock_file(spec), progress))
+            progress("download", 0, 0, "bytes")
+            folder = _snapshot(spec, tqdm_class=_progress_bars(progress))
     except Exception as error:
         # The hub's client lets through what its HTTP library raises, another in each version.
         raise _explained(spec, error) from error
+    if not weight_files(folder):  # without a network the client gives what there is
+        raise DflashError(
+            ErrorCode.not_found,
+            f"{spec} has no weights in *.safetensors files, or only some of it is on this machine "
+            f"and the hub cannot be reached: then connect once and run 'dflashctl pull {spec}'",
+        )
+    return folder
 
 
 def hub_copy(spec: str) -> Path | None:
-    """The complete snapshot that is on this disk, without asking anybody; raises DflashError."""
+    """The complete snapshot that is on this disk, without asking anybody; raises DflashError.
+
+    It is used as it is, so that a restart needs no network and changes no weights.
+    """
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        return _snapshot(spec, local_files_only=True)
+        folder = _snapshot(spec, local_files_only=True)
     except LocalEntryNotFoundError:  # nothing, or what an interrupted download left
         return None
     except Exception as error:
         raise _explained(spec, error) from error
+    # Other programs fetch a model's tokenizer alone, which the client does not count as a part. If
+    # it is the index that is wrong, the hub says that nothing is missing.
+    return folder if has_all_weights(folder) else None
+
+
+def _lock_file(spec: str) -> Path:
+    """Where the hub's client has locks of its own for each file, and waits for them in silence."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.utils import validate_repo_id
+
+    repo = spec.partition("@")[0]
+    validate_repo_id(repo)
+    return Path(HF_HUB_CACHE, ".locks", f"models--{repo.replace('/', '--')}", "dflashd.lock")
 
 
 def _snapshot(spec: str, **options: Any) -> Path:
@@ -55,7 +75,8 @@ def _snapshot(spec: str, **options: Any) -> Path:
 
     download = cast("Any", huggingface_hub.snapshot_download)  # its stubs are partly unknown
     repo, _, revision = spec.partition("@")
-    return Path(download(repo, revision=revision or None, allow_patterns=[*PATTERNS], **options))
+    options |= {"allow_patterns": [*PATTERNS], "ignore_patterns": [*SECOND_COPIES]}
+    return Path(download(repo, revision=revision or None, **options))
 
 
 def _explained(spec: str, error: Exception) -> DflashError:

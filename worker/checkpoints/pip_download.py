@@ -11,19 +11,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ...protocol import lifeline
 from ...protocol.errors import DflashError, ErrorCode
 from ..errand import Progress
 
 _LOOK_EVERY_S = 0.2
 
 # pip as a child that cannot outlive us: a worker killed while it downloads leaves nothing behind.
-_PIP = """
-import ctypes, os, runpy, signal, sys
-parent = int(sys.argv.pop(1))
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(1)
+_PIP = f"""
+import runpy, sys
+from {lifeline.__name__} import hold
+hold(int(sys.argv.pop(1)))
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
 
@@ -51,16 +49,16 @@ def pip_download(
     with log.open("wb") as output:
         child = subprocess.Popen(
             [*command, requirement],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, "TMPDIR": str(temporary)},
         )
-    try:
-        status = _watch(child, folder, size_bytes, progress)
-    finally:
-        child.kill()
-        child.wait()
+    with child:
+        try:
+            status = _watch(child, folder, size_bytes, progress)
+        finally:
+            child.kill()
     wheels = sorted(folder.glob("*.whl"))
     if status != 0 or len(wheels) != 1:
         raise DflashError(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...protocol.errors import DflashError, ErrorCode
+from ...protocol.model_names import place_of
 from ...protocol.paths import cache_dir
 from ..errand import Errand
 from .embedded import DRAFTS, TARGETS, draft_folder
@@ -22,29 +23,17 @@ def resolve(
     """The folder of a local path, an embedded name or a hub repository; fetched if need be, by
     another process. Raises DflashError with a sentence that says what to do.
     """
-    known = TARGETS if kind == "target" else DRAFTS
-    other = DRAFTS if kind == "target" else TARGETS
-    if spec in other and spec not in known:
-        wanted = ", ".join(sorted(known))
-        raise DflashError(
-            ErrorCode.bad_request,
-            f"{spec} is no {kind}, it is an embedded {_other(kind)}; embedded {kind}s: {wanted}",
-        )
-    if spec in known:
-        if kind == "draft":
+    match place_of(spec):
+        case "folder":
+            return _local(Path(spec).expanduser(), spec, kind)
+        case "hub":
+            return hub_copy(spec) or fetch(spec, errand)
+        case "embedded" if spec in TARGETS and kind == "target":
+            return embedded_copy(TARGETS[spec], cache_dir()) or fetch(spec, errand)
+        case "embedded" if spec in DRAFTS and kind == "draft":
             return draft_folder(spec)
-        return embedded_copy(TARGETS[spec], cache_dir()) or fetch(spec, kind, errand)
-    # A bare "a/b" is always the hub's: what it means must not depend on where we were started.
-    if spec.startswith(("/", "./", "../", "~")):
-        return _local(Path(spec).expanduser(), spec, kind)
-    if spec.count("/") != 1:
-        names = ", ".join(sorted(known))
-        raise DflashError(
-            ErrorCode.not_found,
-            f"{kind} {spec!r} is neither an embedded name ({names}) nor a local folder "
-            "(/path, ./path, ~/path) nor a hub repository (owner/name)",
-        )
-    return hub_copy(spec) or fetch(spec, kind, errand)
+        case _:
+            raise _unknown(spec, kind)
 
 
 def _local(path: Path, spec: str, kind: Literal["target", "draft"]) -> Path:
@@ -58,5 +47,16 @@ def _local(path: Path, spec: str, kind: Literal["target", "draft"]) -> Path:
     return path.resolve()
 
 
-def _other(kind: Literal["target", "draft"]) -> str:
-    return "draft" if kind == "target" else "target"
+def _unknown(spec: str, kind: Literal["target", "draft"]) -> DflashError:
+    names = ", ".join(sorted(TARGETS if kind == "target" else DRAFTS))
+    if spec in TARGETS or spec in DRAFTS:
+        other = "draft" if kind == "target" else "target"
+        return DflashError(
+            ErrorCode.bad_request,
+            f"{spec} is no {kind}, it is an embedded {other}; embedded {kind}s: {names}",
+        )
+    return DflashError(
+        ErrorCode.not_found,
+        f"{kind} {spec!r} is neither an embedded name ({names}) nor a local folder "
+        "(/path, ./path, ~/path) nor a hub repository (owner/name)",
+    )

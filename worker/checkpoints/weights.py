@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
-import psutil
 from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model
 
 from ..errand import Progress
-
-log = logging.getLogger(__name__)
+from ..log import line, log
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16", "keep"]
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
@@ -57,17 +54,17 @@ def wanted_dtype(name: DtypeName) -> mx.Dtype | None:
     return DTYPES[name]
 
 
-def fits_float32(module: nn.Module) -> bool:
+def fits_float32(module: nn.Module, free_bytes: int) -> bool:
     """Whether all weights as dense float32 fit into the memory that is free."""
     packed = 0
     for _, part in module.named_modules():
         if "scales" in part and hasattr(part, "bits"):
-            packed += part.weight.size * (32 // part.bits - 1)
+            packed += part.weight.size * 32 // part.bits - part.weight.size
     dense = 4 * (packed + sum(array.size for _, array in parameters(module)))
-    needed, available = dense * FLOAT32_HEADROOM, psutil.virtual_memory().available
-    if needed > available:
-        log.warning("dtype kept reason=memory needed=%d available=%d", needed, available)
-    return needed <= available
+    needed_bytes = int(dense * FLOAT32_HEADROOM)
+    if needed_bytes > free_bytes:
+        log.warning(line("dtype_kept", needed_bytes=needed_bytes, free_bytes=free_bytes))
+    return needed_bytes <= free_bytes
 
 
 def cast(module: nn.Module, dtype: mx.Dtype) -> None:

@@ -12,6 +12,7 @@ import mlx.core as mx
 
 from ..cache.layer_state import LayerState
 from ..cache.layers import capture_all, restore_all
+from ..cache.session import CachedDecoder
 from ..targets.target import Target
 from .acceptance import judge
 from .drafting import Drafter
@@ -19,17 +20,11 @@ from .features import FeatureTap
 from .sampling import Sampler, token_id
 
 
-class Decoder(Protocol):
-    """One request's way through the target."""
+class Decoder(CachedDecoder, Protocol):
+    """One request's way through the target, past its cache."""
 
     block_tokens: int
     """Longest run one cycle can commit; 1 for plain decoding."""
-    has_draft: bool
-    """Whether a draft's context is part of the state."""
-    rows: int
-    """Tokens that the target's caches hold."""
-    last_logits: mx.array | None
-    """Logits [V] behind the prompt's last row, once they are there."""
     chosen_from: mx.array | None
     """Logits [n, V] that the tokens of the last call were chosen from, and perhaps more rows behind
     them; only with ``keeps_logits``, since they are large.
@@ -46,23 +41,6 @@ class Decoder(Protocol):
 
     def first_of(self, logits: mx.array) -> int:
         """Choose the first token from known logits [V] behind the whole prompt."""
-        ...
-
-    def reset(self) -> None:
-        """Begin anew, with empty caches."""
-        ...
-
-    def restore(
-        self, target: tuple[LayerState, ...], draft: tuple[LayerState, ...] | None, rows: int
-    ) -> None:
-        """Begin behind ``rows`` tokens of stored state. Raises ValueError if it does not fit."""
-        ...
-
-    def capture(self, rows: int) -> tuple[tuple[LayerState, ...], tuple[LayerState, ...] | None]:
-        """Copies (lazy) of the state behind the first ``rows`` tokens: target's and draft's.
-
-        Raises ValueError when the state cannot be cut so.
-        """
         ...
 
     def cycle(self, anchor: int, limit: int) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from mlx_lm.utils import dequantize_model
 from ...protocol.errors import DflashError, ErrorCode
 from ..checkpoints.draft_config import DraftConfig
 from ..checkpoints.fields import shown
+from ..checkpoints.weight_files import weight_files
+from ..log import line, log
 from .draft import DraftModel
-
-log = logging.getLogger(__name__)
 
 IGNORED_TENSORS = ("embed_tokens.weight", "lm_head.weight")
 """Early uploads carry copies of the target's own; the target's are used."""
@@ -36,7 +35,7 @@ def load_draft(folder: Path, config: DraftConfig, dtype: mx.Dtype | None) -> Dra
         DflashError: load_failed when tensors are missing, left over or of the wrong shape, or
             ``rope_scaling`` is not what its type needs.
     """
-    files = sorted(folder.glob("*.safetensors"))
+    files = weight_files(folder)
     if not files:
         raise DflashError(ErrorCode.load_failed, f"draft {folder} has no *.safetensors file")
     weights: dict[str, mx.array] = {}
@@ -47,10 +46,9 @@ def load_draft(folder: Path, config: DraftConfig, dtype: mx.Dtype | None) -> Dra
             raise DflashError(ErrorCode.load_failed, f"{file} cannot be read: {error}") from None
     ignored = [name for name in IGNORED_TENSORS if weights.pop(name, None) is not None]
     if ignored:
+        reason = "the target has its own"
         log.warning(
-            "draft_tensors_ignored draft=%s tensors=%s reason=the_target_has_its_own",
-            folder,
-            ",".join(ignored),
+            line("draft_tensors_ignored", draft=folder, tensors=",".join(ignored), reason=reason)
         )
     weights = _renamed(weights, folder)
     model = _empty_model(config, folder)

@@ -8,7 +8,6 @@ docs/architecture.md says what a backend promises.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
@@ -18,9 +17,8 @@ from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import LoadBody
 from ..errand import Errand, Progress
 from ..hooks.model_guard import ModelGuard
+from ..log import line, log
 from .border import HeldModel
-
-log = logging.getLogger(__name__)
 
 GROUP = "dflashd.backends"
 
@@ -104,8 +102,8 @@ def _entry_point(name: str, own: Iterable[str]) -> EntryPoint:
 def _made(entry: EntryPoint) -> Backend[Any]:
     try:
         backend = entry.load()()
-    except Exception as error:
-        log.exception("backend_failed backend=%s", entry.name)
+    except Exception as error:  # noqa: BLE001 - other people's code
+        log.exception(line("backend_failed", backend=entry.name))
         raise DflashError(
             ErrorCode.load_failed,
             f"backend {entry.name} of {_origin(entry)} cannot be used: "

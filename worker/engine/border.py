@@ -5,45 +5,32 @@ Every method but ``prepare`` is called on the one thread that drives the loop.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ...protocol.messages import CacheBody, ChunkBody, GenerateBody, LoadBody, LoadedBody
 from ..errand import Errand, Progress
 
 
-class Statistics(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
     """What an engine knows about a generation; the names are those of DoneBody."""
 
-    @property
-    def finish_reason(self) -> Literal["stop", "length"]: ...
-    @property
-    def engine(self) -> Literal["dflash", "plain"]: ...
-    @property
-    def engine_reason(self) -> str: ...
-    @property
-    def stop_string(self) -> str | None: ...
-    @property
-    def block_tokens(self) -> int: ...
-    @property
-    def cycles(self) -> int: ...
-    @property
-    def acceptance_length_tokens(self) -> float: ...
-    @property
-    def prompt_tokens(self) -> int: ...
-    @property
-    def cached_tokens(self) -> int: ...
-    @property
-    def cache_hit(self) -> str: ...
-    @property
-    def cache_miss_reason(self) -> str: ...
-    @property
-    def generated_tokens(self) -> int: ...
-    @property
-    def reasoning_tokens(self) -> int: ...
-    @property
-    def prefill_ms(self) -> float: ...
-    @property
-    def decode_ms(self) -> float: ...
+    finish_reason: Literal["stop", "length"]
+    engine: Literal["dflash", "plain"]
+    engine_reason: str = ""
+    stop_string: str | None = None
+    block_tokens: int = 0
+    cycles: int = 0
+    acceptance_length_tokens: float = 0.0
+    prompt_tokens: int
+    cached_tokens: int = 0
+    cache_hit: str = "miss"
+    cache_miss_reason: str = ""
+    generated_tokens: int = 0
+    reasoning_tokens: int = 0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
 
 
 class Generation(Protocol):

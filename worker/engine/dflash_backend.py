@@ -5,7 +5,6 @@ Imports mlx: only for processes that prepared the BLAS.
 
 from __future__ import annotations
 
-import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import final
@@ -17,13 +16,12 @@ from ..cache.registry import CacheRegistry
 from ..checkpoints.folders import Checkpoints, find
 from ..errand import Errand, Progress
 from ..hooks.model_guard import ModelGuard
+from ..log import line, log
 from .counting import Count
 from .generation import Generation
 from .loader import load_model
 from .model import Model
 from .shared import SharedParts
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ class MlxModel:
         try:
             self.caches.release(self.cache.manager)
         except CacheStuck as error:
-            log.warning("cache_stuck model=%s reason=%s", self.model.name, error)
+            log.warning(line("cache_stuck", model=self.model.name, reason=error))
 
 
 @final

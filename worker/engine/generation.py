@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Literal
 
 from ...protocol.errors import DflashError, ErrorCode
@@ -16,32 +15,12 @@ from ..text.channels import Channels, Part, open_channels
 from ..text.chat import encode, turn_borders
 from ..text.logprobs import logprobs_of
 from ..text.stream import TextStream
+from .border import Statistics
 from .model import Model
 
 Engine = Literal["dflash", "plain"]
 
 NO_CACHE = OpenCache(manager=None, cuttable=True, reason="off")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
-    """What a generation tells about itself, as far as the engine knows it."""
-
-    finish_reason: Literal["stop", "length"]
-    stop_string: str | None
-    engine: Engine
-    engine_reason: str
-    block_tokens: int
-    cycles: int
-    acceptance_length_tokens: float
-    prompt_tokens: int
-    cached_tokens: int
-    cache_hit: str
-    cache_miss_reason: str
-    generated_tokens: int
-    reasoning_tokens: int
-    prefill_ms: float
-    decode_ms: float
 
 
 class Generation:
@@ -56,7 +35,7 @@ class Generation:
     """
 
     def __init__(self, model: Model, body: GenerateBody, cache: OpenCache = NO_CACHE) -> None:
-        prompt = encode(model.tokenizer, body, model.vocab_size)
+        prompt = encode(model.tokenizer, body, model.vocab_size, model.context_tokens)
         self._limit = _token_limit(model, body, len(prompt))
         self.engine: Engine
         self.engine, self.engine_reason = _engine(model, body)

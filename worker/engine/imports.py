@@ -23,20 +23,22 @@ def prepare_blas() -> None:
 
 def make_engine() -> Engine:
     """The engine of a worker process. Takes a second or two."""
-    report = blas.prepare()
-    log.info(line("blas", name=report.name, threads=report.threads, reason=report.reason))
-    return _import_engine(private=True)
+    return _make_engine(private=True)
 
 
 def make_guest_engine() -> Engine:
     """The same inside another application: its environment stays as it is."""
+    return _make_engine(private=False)
+
+
+def _make_engine(*, private: bool) -> Engine:
     prepare_blas()
-    return _import_engine(private=False)
-
-
-def _import_engine(*, private: bool) -> Engine:
     with open_files.kept():
         from ..machine import jit
+        from . import memory
         from .mlx_engine import MlxEngine
     log.info(line("mlx_imported", jit=jit.prepare(private=private)))
+    if private:
+        memory.limit_spare()
+        memory.keep_resident()
     return MlxEngine()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 
 from huggingface_hub.errors import StrictDataclassError
 
 from ...protocol.errors import DflashError, ErrorCode
+from ..log import line, log
 from . import memory
-
-log = logging.getLogger(__name__)
 
 _UNTYPED = (
     ArithmeticError,
@@ -38,7 +36,7 @@ def typed_errors(name: str) -> Generator[None]:
     except DflashError:
         raise
     except _UNTYPED as error:
-        log.exception("load_failed model=%s", name)
+        log.exception(line("load_failed", model=name))
         code = ErrorCode.out_of_memory if memory.ran_out(error) else ErrorCode.load_failed
         raise DflashError(code, f"model {name} cannot be loaded: {_said(error)}") from None
 

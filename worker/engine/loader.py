@@ -16,6 +16,7 @@ from ..cache.identity import CacheIdentity, text_digest
 from ..cache.naming import Origin, config_digest, fingerprint_of
 from ..checkpoints.digest import combined_digest, tokenizer_digest
 from ..checkpoints.draft_config import DraftConfig
+from ..checkpoints.fields import text_fields
 from ..checkpoints.folders import Checkpoint, Checkpoints, find
 from ..checkpoints.weights import cast, dtype_name, evaluate, fits_float32, wanted_dtype
 from ..decoding.draft_weights import load_draft
@@ -25,6 +26,7 @@ from ..errand import Errand, Progress
 from ..hooks.guard import GUARD
 from ..hooks.lease import Lease
 from ..hooks.model_guard import ModelGuard
+from ..machine.free_memory import free_bytes
 from ..targets import adapt
 from ..targets.target import BACKEND, Target
 from .load_errors import typed_errors
@@ -86,16 +88,17 @@ def load_model(
 
 def _target(checkpoint: Checkpoint, body: LoadBody, gathering: Gathering) -> LoadedTarget:
     """The target of that checkpoint; a new one's weights are not in memory yet."""
+    settings = _settings_digest(checkpoint.folder)
 
     def key(dtype: mx.Dtype | None) -> Hashable:
-        return checkpoint.digest, _settings_digest(checkpoint.folder), dtype_name(dtype)
+        return checkpoint.digest, settings, dtype_name(dtype)
 
     dtype = wanted_dtype(body.dtype)
     present = gathering.find(LoadedTarget, key(dtype))
     if present is not None:
         return present
     module, config = load_mlx_model(checkpoint.folder, lazy=True)
-    if body.dtype == "auto" and dtype is not None and not fits_float32(module):
+    if body.dtype == "auto" and dtype is not None and not fits_float32(module, free_bytes()):
         dtype = None
 
     def make() -> LoadedTarget:
@@ -197,7 +200,7 @@ def _model(
         dtype=dtype_name(target.dtype),
         tokenizer=tokenizer,
         eos_token_ids=frozenset(tokenizer.eos_token_ids),
-        vocab_size=_vocab_size(target.config, tokenizer),
+        vocab_size=text_fields(target.config).whole("vocab_size", len(tokenizer)),
         defaults=body,
         target=target.target,
         drafter=drafter,
@@ -208,11 +211,6 @@ def _model(
         fingerprint=fingerprint_of(origin, tokenizer, body.prefill_chunk_tokens),
         parts=gathering.parts,
     )
-
-
-def _vocab_size(config: dict[str, Any], tokenizer: Any) -> int:
-    text: dict[str, Any] = config.get("text_config", config)
-    return int(text.get("vocab_size") or len(tokenizer))
 
 
 def _warm_up(model: Model, report: Progress) -> None:

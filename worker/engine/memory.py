@@ -22,6 +22,10 @@ _PHRASES = (
 )
 """How mlx and its backends say that an allocation failed, in lower case."""
 
+SPARE_LIMIT_BYTES = 2**30
+"""Of buffers that mlx keeps for reuse. Enough for the passes of a prompt, which need the same sizes
+again and again; a GPU's allocator would keep nearly all memory, of which others have a share."""
+
 _process = psutil.Process()
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 """Only where the C library is glibc."""
@@ -33,6 +37,21 @@ def held_bytes() -> int:
     The larger of what the system and what mlx count: GPU memory may be missing in the former.
     """
     return max(_process.memory_info().rss, mx.get_active_memory() + mx.get_cache_memory())
+
+
+def limit_spare(limit_bytes: int = SPARE_LIMIT_BYTES) -> None:
+    """Let mlx keep no more than that for reuse, in the whole process; a lower limit stays."""
+    before = mx.set_cache_limit(limit_bytes)
+    mx.set_cache_limit(min(before, limit_bytes))
+
+
+def keep_resident() -> None:
+    """Have Metal keep what is used in memory, up to what the device recommends, as mlx-lm does for
+    its generations: else macOS may page out a large model's weights. Elsewhere nothing.
+    """
+    recommended_bytes = mx.device_info().get("max_recommended_working_set_size")
+    if recommended_bytes is not None:
+        mx.set_wired_limit(int(recommended_bytes))
 
 
 def reclaim() -> None:

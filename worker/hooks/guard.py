@@ -8,7 +8,6 @@ behind the guard's back is refused, not run through.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Generator, Iterable
@@ -18,11 +17,10 @@ from typing import Any, final
 
 from ...protocol.errors import DflashError, ErrorCode
 from ..errors import DFlashHookConflict
+from ..log import line, log
 from .fingerprint import Fingerprint, foreign_member, replaced
 from .lease import Lease, full_name
 from .patch import Patch
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -154,11 +152,8 @@ class HookGuard:
             if patch.restore():
                 self._changed_by_us(patch)
             else:
-                log.warning(
-                    "patch_left class=%s method=%s reason=other_code_patched_over_it",
-                    full_name(patch.cls),
-                    patch.method,
-                )
+                where = {"class": full_name(patch.cls), "method": patch.method}
+                log.warning(line("patch_left", **where, reason="other code patched over it"))
 
     def _changed_by_us(self, patch: Patch) -> None:
         """Classes below the patched one look different too, and that is as it should be."""

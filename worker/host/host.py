@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Self, Unpack, final
 
 from ...protocol.arguments import Patience, Seconds, checked, checked_call
-from ...protocol.ask import GenerateOptions, deadline_ms, generate_body, generate_frames
+from ...protocol.ask import GenerateOptions, deadline_ms, generate_body
+from ...protocol.codec import encode_question
 from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import CacheBody, Generate, LoadedBody, Name
 from ..engine.border import Engine
@@ -169,7 +170,7 @@ class Host:
         body = generate_body(prompt, **options)
         id = secrets.token_bytes(16)
         # What only the codec refuses is refused here too.
-        generate_frames(Generate(id=id, model=model, deadline_ms=deadline_ms(deadline_s)), body)
+        _ = encode_question(Generate(id=id, model=model, deadline_ms=deadline_ms(deadline_s)), body)
         asked = Assignment(id=id, model=model, body=body, deadline_s=deadline_s)
         try:
             mailbox = self._desk.open_answer(id, model)

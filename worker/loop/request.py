@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from ...protocol.credit import SendWindow
 from ...protocol.errors import DflashError, ErrorCode
@@ -83,29 +83,14 @@ class ActiveRequest:
 
     def result(self, generation: Generation, now_s: float, pid: int, memory_bytes: int) -> DoneBody:
         """What to tell about a finished generation."""
-        facts, statistics = self.model.facts, generation.statistics()
         first_s = now_s if self.first_output_at_s is None else self.first_output_at_s
         return DoneBody(
-            finish_reason=statistics.finish_reason,
-            engine=statistics.engine,
-            engine_reason=statistics.engine_reason,
-            stop_string=statistics.stop_string,
+            **asdict(generation.statistics()),
             model=self.assignment.model,
-            digest=facts.digest,
+            digest=self.model.facts.digest,
             worker_pid=pid,
-            block_tokens=statistics.block_tokens,
-            cycles=statistics.cycles,
-            acceptance_length_tokens=statistics.acceptance_length_tokens,
-            prompt_tokens=statistics.prompt_tokens,
-            cached_tokens=statistics.cached_tokens,
-            cache_hit=statistics.cache_hit,
-            cache_miss_reason=statistics.cache_miss_reason,
-            generated_tokens=statistics.generated_tokens,
-            reasoning_tokens=statistics.reasoning_tokens,
             queued_ms=self.assignment.queued_ms,
             load_ms=self.assignment.load_ms,
             ttft_ms=(first_s - self.assigned_at_s) * 1000,
-            prefill_ms=statistics.prefill_ms,
-            decode_ms=statistics.decode_ms,
             memory_bytes=memory_bytes,
         )

@@ -68,13 +68,14 @@ def _prepare(cache: Path) -> BlasReport:
             "mlx has already bound the slow reference BLAS"
         )
     try:
-        library = Path(override) if override else blas_copy.renamed_copy(cache)
-        why_not = refusal(library, cache)
+        path = Path(override) if override else blas_copy.renamed_copy(cache)
+        why_not = refusal(path, cache)
+        if why_not:
+            return BlasReport(name="reference", reason=why_not)
+        library = _loaded(path)
     except (blas_copy.CopyFailed, OSError) as error:
         return BlasReport(name="reference", reason=str(error))
-    if why_not:
-        return BlasReport(name="reference", reason=why_not)
-    return _activate(library, chosen_by=OVERRIDE if override else blas_copy.PACKAGE)
+    return _report(library, path, chosen_by=OVERRIDE if override else blas_copy.PACKAGE)
 
 
 def _is_cpu_build() -> bool:
@@ -85,10 +86,19 @@ def _is_cpu_build() -> bool:
     return True
 
 
-def _activate(path: Path, *, chosen_by: str) -> BlasReport:
-    if not any(name in os.environ for name in _THREADS):
-        os.environ["OPENBLAS_NUM_THREADS"] = str(_fair_threads())
-    library = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+def _loaded(path: Path) -> ctypes.CDLL:
+    """Raises OSError: what loads in the trial may not in a process that holds a lot already."""
+    if any(name in os.environ for name in _THREADS):
+        return ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    # Read once, while it is loaded; other libraries and children choose for themselves.
+    os.environ["OPENBLAS_NUM_THREADS"] = str(_fair_threads())
+    try:
+        return ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    finally:
+        del os.environ["OPENBLAS_NUM_THREADS"]
+
+
+def _report(library: ctypes.CDLL, path: Path, *, chosen_by: str) -> BlasReport:
     if _address(ctypes.CDLL(None)) != _address(library):
         return BlasReport(
             name="other",

@@ -9,8 +9,9 @@ import platform
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
+
+from ..memo import recall, remember
 
 _CANARY = Path(__file__).with_name("blas_canary.py")
 _CANARY_TIMEOUT_S = 60.0
@@ -27,15 +28,12 @@ def refusal(library: Path, cache_dir: Path) -> str:
     time-out on a busy machine, is not.
     """
     marker = cache_dir / "blas" / "verdicts" / f"{_key(library)}.json"
-    try:
-        remembered = json.loads(marker.read_text())["refusal"]
-        if isinstance(remembered, str):
-            return f"{remembered} (remembered in {marker})" if remembered else ""
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # never tried here, or unreadable: try now
+    remembered = recall(marker).get("refusal")
+    if isinstance(remembered, str):
+        return f"{remembered} (remembered in {marker})" if remembered else ""
     verdict, firm = _try(library)
     if firm:
-        _remember(marker, library, verdict)
+        remember(marker, {"library": str(library), "cpu": cpu_name(), "refusal": verdict})
     return verdict
 
 
@@ -60,19 +58,6 @@ def _try(library: Path) -> tuple[str, bool]:
     except (ValueError, KeyError, TypeError):
         return f"{library} could not be tried: its trial printed {done.stdout[:80]!r}", False
     return (f"{library} failed its trial on this CPU: {wrong}" if wrong else ""), True
-
-
-def _remember(marker: Path, library: Path, verdict: str) -> None:
-    """Best effort: without the marker the next process tries again."""
-    record = {"library": str(library), "cpu": cpu_name(), "refusal": verdict}
-    try:
-        marker.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=marker.parent, prefix=".writing-")
-        with os.fdopen(handle, "w") as file:
-            json.dump(record, file)
-        os.replace(temporary, marker)
-    except OSError:
-        pass
 
 
 def _key(library: Path) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import Counter
 from typing import final
 
 import zmq
@@ -56,8 +55,7 @@ class Link:
         self._engine = engine
         self._stop_by_s: float | None = None
         self._stop_asked = False
-        self.refused: Counter[str] = Counter()
-        """Messages that were dropped, by reason."""
+        self._refused = 0
         self._context = zmq.Context()
         self._socket = _connected(self._context, environment)
         self._poller = zmq.Poller()
@@ -186,8 +184,8 @@ class Link:
             self._engine.put(Message(stop, b""))
 
     def _refuse(self, reason: str, sentence: str) -> None:
-        self.refused[reason] += 1
-        if self.refused.total() <= _LOGGED_REFUSALS:
+        self._refused += 1
+        if self._refused <= _LOGGED_REFUSALS:
             log.warning(line("message_refused", reason=reason, detail=sentence))
 
 

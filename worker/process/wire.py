@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import final
 
 from ...protocol.codec import encode
@@ -21,6 +20,7 @@ from ...protocol.messages import (
     Progress,
     Unloaded,
 )
+from ..throttle import Throttle
 from .outbox import Outbox
 
 _STAGE_LIMIT, _UNIT_LIMIT = 64, 16
@@ -36,7 +36,7 @@ class WireEffects:
     def __init__(self, epoch: int, outbox: Outbox) -> None:
         self._epoch = epoch
         self._outbox = outbox
-        self._told: dict[str, tuple[str, float]] = {}
+        self._throttles: dict[str, Throttle] = {}
 
     def chunk(self, id: bytes, seq: int, body: ChunkBody) -> None:
         header = Chunk(id=id, seq=seq, epoch=self._epoch, tokens=len(body.tokens))
@@ -49,11 +49,9 @@ class WireEffects:
         self._outbox.put(encode(Failed.of(error, id, self._epoch)))
 
     def progress(self, model: str, stage: str, done: int, total: int, unit: str) -> None:
-        now_s = time.monotonic()
-        told_stage, told_at_s = self._told.get(model, ("", 0.0))
-        if stage == told_stage and done < total and now_s - told_at_s < PROGRESS_PERIOD_S:
+        throttle = self._throttles.setdefault(model, Throttle(PROGRESS_PERIOD_S))
+        if not throttle.passes(stage, done, total):
             return
-        self._told[model] = (stage, now_s)
         header = Progress(
             epoch=self._epoch,
             model=model,

@@ -18,7 +18,7 @@ from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import GenerateBody, Tool, ToolCall
 from ..log import line, log
 
-_REASONING, _TOOL = "reasoning", "tool"
+_SPEECH, _REASONING, _TOOL = "normal", "reasoning", "tool"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Channels:
         self._tokenizer = tokenizer
         self._tools = tool_definitions(tools)
         machine = make_text_state_machine(tokenizer)
-        first = tokenizer.response_initial_state or (_REASONING if thinks else "normal")
+        first = tokenizer.response_initial_state or (_REASONING if thinks else _SPEECH)
         self._state: Any = machine.make_state(initial=first)
         self.reasoning_tokens = 0
         """Tokens that were part of what the model thinks, or of the marks around it."""
@@ -119,7 +119,8 @@ class Channels:
             return Part()
         if state == _REASONING:
             return Part(reasoning=piece)
-        return Part(text=piece)
+        # Some formats have headers between their messages, which are nobody's to read.
+        return Part(text=piece) if state == _SPEECH else Part()
 
     def _close_call(self, *, at_end: bool = False) -> Part:
         """A call is complete: parsed if it was offered tools and can be, else text as written."""
@@ -151,10 +152,12 @@ def _call(entry: Any) -> ToolCall:
         arguments = json.loads(arguments)
     if not isinstance(arguments, dict):
         raise TypeError("the arguments of a call are no object")
+    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)  # Python reads NaN; JSON not
+    _ = text.encode()  # half a surrogate pair is no text
     return ToolCall(
         id=str(entry.get("id") or f"call_{secrets.token_hex(12)}")[:128],
         name=str(entry["name"])[:128],
-        arguments=json.dumps(arguments, ensure_ascii=False),
+        arguments=text,
     )
 
 

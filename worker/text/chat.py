@@ -11,13 +11,27 @@ from ...protocol.errors import DflashError, ErrorCode
 from ...protocol.messages import ChatMessage, GenerateBody
 from .channels import call_arguments, tool_definitions
 
+MOST_CHARACTERS_PER_TOKEN = 32
+"""Of a prompt that fits; what people write has four or so."""
 
-def encode(tokenizer: Any, body: GenerateBody, vocab_size: int | None = None) -> list[int]:
+ALWAYS_READ_CHARACTERS = 2**18
+"""So much is read of any prompt: a second's work at the most."""
+
+
+def encode(
+    tokenizer: Any,
+    body: GenerateBody,
+    vocab_size: int | None = None,
+    context_tokens: int | None = None,
+) -> list[int]:
     """What ``body`` asks as token ids, at least one.
 
     Raises DflashError: bad_request, or unsupported for messages without a chat template.
-    ``vocab_size`` is the model's: a given token beyond it would read foreign memory.
+    ``vocab_size`` is the model's: a given token beyond it would read foreign memory. A prompt that
+    is far beyond ``context_tokens`` is not tokenised: nobody else is served meanwhile.
     """
+    if context_tokens is not None:
+        _refuse_endless(body, context_tokens)
     if body.messages is None and (body.tools or body.channels or body.thinking is not None):
         raise DflashError(
             ErrorCode.bad_request, "tools, channels and thinking need messages: a prompt has none"
@@ -36,6 +50,21 @@ def encode(tokenizer: Any, body: GenerateBody, vocab_size: int | None = None) ->
             f"token {max(tokens)} does not exist: the model's vocabulary has {vocab_size}",
         )
     return tokens
+
+
+def _refuse_endless(body: GenerateBody, context_tokens: int) -> None:
+    texts = [body.prompt or ""]
+    for message in body.messages or ():
+        calls = [call.arguments for call in message.tool_calls]
+        texts += [message.content, message.reasoning, *calls]
+    texts += [f"{tool.description}{tool.parameters}" for tool in body.tools]
+    characters = sum(map(len, texts))
+    if characters > max(ALWAYS_READ_CHARACTERS, MOST_CHARACTERS_PER_TOKEN * context_tokens):
+        raise DflashError(
+            ErrorCode.bad_request,
+            f"the prompt has {characters} characters, the model a context of {context_tokens} "
+            "tokens: shorten it",
+        )
 
 
 def _encode_messages(
@@ -72,6 +101,13 @@ def _rendered(
     )
 
 
+def _written(tokenizer: Any, turns: list[dict[str, Any]], options: dict[str, Any]) -> str:
+    """The same as text, which is had much sooner."""
+    return tokenizer.apply_chat_template(
+        turns, add_generation_prompt=True, tokenize=False, **options
+    )
+
+
 def _turn(message: ChatMessage) -> dict[str, Any]:
     """A turn as chat templates know it; what is not there is not mentioned."""
     turn: dict[str, Any] = {"role": message.role, "content": message.content}
@@ -102,7 +138,7 @@ def _template_options(
     asked = {**options, "enable_thinking": body.thinking}
     other = {**options, "enable_thinking": not body.thinking}
     with contextlib.suppress(TemplateError, *_UNFIT):
-        same = _rendered(tokenizer, turns, asked) == _rendered(tokenizer, turns, other)
+        same = _written(tokenizer, turns, asked) == _written(tokenizer, turns, other)
         if same and (body.thinking or tokenizer.has_thinking):
             raise DflashError(
                 ErrorCode.unsupported,

@@ -30,8 +30,6 @@ class TextStream:
         self._finder = StopFinder(stop)
         self.stopped: str | None = None
         """The stop string found; its text and all after it are not shown."""
-        self.token_count = 0
-        """Tokens taken; after a stop, up to the one that completed the stop string."""
 
     def push(self, tokens: Sequence[int]) -> str:
         """The text that these tokens make safe to show, possibly empty."""
@@ -39,7 +37,6 @@ class TextStream:
         for token in tokens:
             if self.stopped is not None:
                 break
-            self.token_count += 1
             shown.append(self._scan(self._decoder.push(token)))
         return "".join(shown)
 
@@ -63,10 +60,13 @@ class _Decoder(Protocol):
 
 
 def _decoder(tokenizer: Any) -> _Decoder:
+    kind = _ByteLevelDecoder if _is_byte_level(tokenizer) else _WindowDecoder
+    return kind(tokenizer)
+
+
+def _is_byte_level(tokenizer: Any) -> bool:
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if type(getattr(backend, "decoder", None)).__name__ == "ByteLevel":
-        return _ByteLevelDecoder(tokenizer)
-    return _WindowDecoder(tokenizer)
+    return type(getattr(backend, "decoder", None)).__name__ == "ByteLevel"
 
 
 class _ByteLevelDecoder:
@@ -86,13 +86,16 @@ class _ByteLevelDecoder:
 
 def token_bytes(tokenizer: Any, token: int) -> bytes:
     """What a token writes by itself, perhaps part of a character."""
-    if isinstance(_decoder(tokenizer), _ByteLevelDecoder):
-        written = tokenizer.convert_ids_to_tokens(token)
-        return _token_bytes(written) if written else b""
-    written = tokenizer.convert_ids_to_tokens(token) or ""
+    written: str = tokenizer.convert_ids_to_tokens(token) or ""
+    if _is_byte_level(tokenizer):
+        return _token_bytes(written)
     if len(written) == 6 and written.startswith("<0x") and written.endswith(">"):
         return bytes([int(written[3:5], 16)])  # a byte that no other token writes
-    return tokenizer.decode([token], clean_up_tokenization_spaces=False).encode()
+    # What it adds behind itself: some decoders drop the space that a text begins with.
+    once, twice = (
+        tokenizer.decode([token] * times, clean_up_tokenization_spaces=False) for times in (1, 2)
+    )
+    return twice[len(once) :].encode()
 
 
 def _byte_characters() -> dict[str, int]:

@@ -137,6 +137,8 @@ _MESSAGE_NEUTRAL: Neutral = {
 
 def _turn(message: _Message, n: int) -> ChatMessage:
     refuse_unhonoured(message, _MESSAGE_NEUTRAL, f"messages[{n}].")
+    if message.content is None and message.role != "assistant":
+        raise bad(f"messages[{n}].content: missing", f"messages[{n}].content")
     calls = tuple(
         ToolCall(id=call.id, name=call.function.name, arguments=_arguments(call, n))
         for call in message.tool_calls or ()

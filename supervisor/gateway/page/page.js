@@ -158,9 +158,9 @@ async function look() {
     const response = await fetch("/status.json", { signal: AbortSignal.timeout(5000) });
     if (!response.ok) throw new Error(`status ${response.status}`);
     draw(await response.json());
-  } catch {
+  } catch (error) {
     const daemon = byId("daemon");
-    daemon.textContent = "the daemon does not answer";
+    daemon.textContent = `the daemon does not answer (${error.message})`;
     daemon.classList.add("lost");
   }
 }
