@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import structs
+
 from dflashd.protocol.errors import ErrorCode
 from dflashd.protocol.messages import Done, Load, LoadFailed, Pin, Unload
 
@@ -189,6 +191,9 @@ def test_model_that_comes_back_before_it_has_left_is_not_removed() -> None:
         ErrorCode.not_found,
         "model a was removed from the configuration",
     )
+    assert bench.answer(bench.spawn("a")) == structs.replace(refused, id=bench.newest_id)
+    elsewhere = bench.answer(bench.generate("c")).message
+    assert elsewhere == "no model c is configured (configured: b)"
     bench.reload({"a": {}, "b": {}})
     waiting = bench.generate("a")
     assert bench.answer(waiting).waits_for == (

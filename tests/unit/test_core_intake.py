@@ -58,7 +58,11 @@ def test_unknown_model_is_named_with_the_nearest_that_is_known() -> None:
         "no model aa is configured; did you mean a? (configured: a)"
     )
     assert refused(bench, model="zzz").message == "no model zzz is configured (configured: a)"
-    assert refused(bench, model="zzz").code is ErrorCode.not_found
+    failed = refused(bench, model="zzz")
+    assert (failed.code, failed.retryable) == (ErrorCode.not_found, False)
+    empty = CoreBench({}, pool=4)
+    sentence = empty.answer(empty.generate("a")).message
+    assert sentence == "no model a is configured (configured: none)"
 
 
 def test_what_is_down_is_refused_with_the_reason() -> None:

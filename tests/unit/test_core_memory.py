@@ -386,6 +386,21 @@ def test_guess_ends_with_the_load() -> None:
     assert bench.resident() == {"a", "b"}
 
 
+def test_guess_is_made_anew_for_each_load() -> None:
+    """What was cut to the room beside a pinned model is not what counts when that has gone."""
+    bench = CoreBench({"kept": 3, "a": 1}, pool=4, sections={"kept": {"pinned": True}})
+    bench.slow.add("inspect a")
+    bench.spawn("kept")
+    guesses: list[int] = []
+    for _ in range(2):
+        bench.spawn("a")
+        bench.files_say("a", ModelFacts(unknown="not on the disk"))
+        guesses.append(bench.core.state.models["a"].guess_bytes or 0)
+        bench.retire("a")
+        bench.retire("kept")
+    assert guesses[0] < 1.5 * GIB < 2 * GIB <= guesses[1]
+
+
 def test_disk_that_does_not_answer_keeps_no_model_out() -> None:
     """A model whose files cannot be looked at in time is tried all the same."""
     bench = CoreBench({"a": 1}, pool=4, inspect_timeout_s=3)
