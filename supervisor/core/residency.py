@@ -27,7 +27,6 @@ PROGRESS_TOLD_S = 0.1
 def begin(s: State, model: Model, now: float) -> None:
     """Give an absent model its place: it loads as soon as its worker can."""
     model.began_at = now
-    model.ordered = False
     model.reason = ""
     s.place(model, Residency.loading)
 
@@ -47,7 +46,7 @@ def order_next(s: State, worker: Worker, now: float) -> None:
 def load_body(model: Model) -> LoadBody:
     """What is sent to the worker: with the dtype that memory was reckoned in."""
     body = model.settings.load_body
-    if model.facts is None or model.facts.unknown or body.dtype != "auto":
+    if model.facts is None or body.dtype != "auto":
         return body
     return structs.replace(body, dtype=model.facts.dtype)
 

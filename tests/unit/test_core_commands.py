@@ -8,6 +8,7 @@ import pytest
 
 from dflashd.protocol.errors import ErrorCode
 from dflashd.protocol.messages import (
+    Accepted,
     Assign,
     CacheState,
     Cancel,
@@ -432,3 +433,14 @@ def test_silent_worker_is_lost() -> None:
         bench.pass_time(0.5)
         assert (bench.worker.state, bench.worker.cause) == ("lost", "silent")
         assert bench.worker.reason == f"answered no ping for {limit_s} s"
+
+
+def test_each_who_commands_the_stop_hears_what_it_waits_for() -> None:
+    """Also who asks when the others know already."""
+    bench = Bench()
+    bench.ready()
+    bench.generate(b"1")
+    commanded(bench, Shutdown(id=ID))
+    sent = [e for e in commanded(bench, Shutdown(id=ID), OTHER) if isinstance(e, SendToClient)]
+    waits = [e.header.waits_for for e in sent if e.peer == OTHER and type(e.header) is Accepted]
+    assert waits == ["1 running request of a"]

@@ -12,6 +12,7 @@ from dflashd.protocol.messages import (
     Load,
     LoadFailed,
     Ping,
+    Progress,
     Stop,
     Unload,
 )
@@ -65,14 +66,18 @@ def test_load_is_ordered_with_the_dtype_memory_was_reckoned_in(
 
 def test_loads_of_one_worker_come_one_after_the_other() -> None:
     """The oldest first; one that fails, for whatever reason, leaves the worker to the next."""
-    bench = Loading({"a": 1, "b": 1}, 4, {"a": GROUP, "b": GROUP})
-    bench.slow |= {"a", "b"}
+    names = ("a", "b", "c")
+    bench = Loading(dict.fromkeys(names, 1), 4, {"a": GROUP, "b": GROUP, "c": GROUP})
+    bench.slow |= set(names)
     failed = bench.spawn("a")
-    bench.spawn("b")
+    for later in ("c", "b"):
+        bench.pass_time(1)
+        bench.spawn(later)
     assert [header.model for header in bench.ordered(Load)] == ["a"]
     bench.fail("a")
     assert bench.answer(failed).code is ErrorCode.load_failed
-    assert [header.model for header in bench.ordered(Load)] == ["a", "b"]
+    assert [header.model for header in bench.ordered(Load)] == ["a", "c"]
+    assert [note["model"] for note in bench.notes("load_began")] == ["a", "c"]
     assert bench.core.state.models["a"].worker == "g", "only a conflict moves it out"
     [note] = bench.notes("load_failed")
     assert (note["model"], note["code"], note["message"]) == ("a", "load_failed", "no")
@@ -224,3 +229,58 @@ def test_reason_to_go_is_not_told_of_the_next_stay() -> None:
     assert bench.answer(late).message == (
         "the model was retired by an operator, and its time to finish is over"
     )
+
+
+def test_load_that_moves_keeps_its_worker_however_long_it_takes() -> None:
+    """Whoever computes beside it takes no step meanwhile, and is not blamed for that."""
+    limits = {"load_stall_s": 10, "prefill_stall_s": 5, "loading_pong_timeout_s": 1000}
+    bench = Loading({"a": 1, "b": 1}, 4, {"a": GROUP, "b": GROUP}, **limits, pong_timeout_s=1000)
+    bench.slow |= {"a", "pong"}
+    bench.spawn("b")
+    bench.generate("b")
+    bench.spawn("a")
+    for done in range(1, 5):
+        bench.pass_time(9)
+        header = Progress(epoch=1, model="a", stage="read", done=done, total=9, unit="bytes")
+        bench.says("g", header)
+    assert bench.state("a") == "loading"
+    bench.loaded("g", "a")
+    assert bench.notes("model_loaded")[-1]["load_s"] == 36
+    a = bench.core.state.models["a"]
+    assert (a.state, a.stage, a.stage_done, a.stage_total) == ("ready", "", 0, 0)
+
+
+def test_worker_speaks_only_of_its_own_models() -> None:
+    """What one worker says of another's load changes nothing there."""
+    bench = Loading({"a": 1, "b": 1}, 4)
+    bench.slow |= {"a", "b"}
+    bench.spawn("a")
+    bench.spawn("b")
+    assert bench.loaded("b", "a") == []
+    assert bench.state("a") == "loading"
+    assert bench.core.state.counters["stale_dropped"] == 1
+
+
+def test_preload_is_a_wish_for_the_start_and_no_pin() -> None:
+    """Once it is loaded the model is one like any other: idle, it goes for who is asked for."""
+    bench = Loading({"a": 3, "b": 3}, 4, {"a": {"preload": True}})
+    bench.begin()
+    assert bench.resident() == {"a"}
+    bench.pass_time(3)
+    bench.spawn("b")
+    assert bench.resident() == {"b"}
+
+
+def test_unload_beside_a_load_has_the_time_of_the_load() -> None:
+    """A worker that loads hears of it at its load's next step, and is not killed for that."""
+    limits = {"load_stall_s": 20, "unload_timeout_s": 5, "loading_pong_timeout_s": 1000}
+    bench = Loading({"a": 1, "b": 1}, 4, {"a": GROUP, "b": GROUP}, **limits)
+    bench.spawn("b")
+    bench.slow |= {"a", "b"}
+    bench.spawn("a")
+    bench.retire("b")
+    bench.pass_time(19.5)
+    assert bench.state("b") == "unloading"
+    assert bench.killed() == []
+    bench.pass_time(0.5)
+    assert bench.killed() == ["g"]

@@ -130,6 +130,10 @@ def test_drain_and_kills_are_counted() -> None:
     assert bench.core.state.counters["workers_killed"] == 1
     bench.exit("a", status=-9)
     assert bench.answer(command) == Done(id=command)
+    bench.spawn("a")
+    bench.pass_time(1)
+    bench.retire("a", now=True)
+    assert observed(metrics(bench, "a").drain) == [5.0], "who goes at once drains nothing"
 
 
 def test_every_model_is_counted_in_one_state() -> None:

@@ -472,6 +472,8 @@ def test_progress_is_told_at_a_bearable_pace() -> None:
     assert told("weights", 1, 0.05) == 0
     assert told("weights", 2, 0.05) == 2
     assert told("weights", 2, 5) == 0
+    assert told("weights", 3) == 2
+    assert told("weights", 4, 0.05) == 0
     assert told("weights", 9, 0.01) == 2
     assert told("draft", 1, 0.01) == 2
     assert bench.says(Progress(epoch=1, model="b", stage="s", done=1, total=9, unit="u")) == []
