@@ -132,6 +132,21 @@ def test_errors_move_no_cursor(make_daemon: MakeDaemon) -> None:
     assert "\x1b]0" not in terminal.screen
 
 
+@pytest.mark.parametrize("command", [("generate", "a", "x"), ("chat", "a")])
+def test_an_error_begins_a_line(make_daemon: MakeDaemon, command: tuple[str, ...]) -> None:
+    """What went wrong in the middle of an answer is not glued to the answer's last word."""
+    daemon = make_daemon({"a": {"chunks": 9, "fail_after": 2}})
+    with on_terminal(daemon, *command) as terminal:
+        if command[0] == "chat":
+            terminal.until("> ")
+            terminal.press("hello\n")
+        terminal.until("dflashctl: ")
+        if command[0] == "chat":
+            terminal.press("/exit\n")
+        terminal.wait()
+    assert "word word \r\ndflashctl: " in terminal.screen
+
+
 def test_top_says_when_the_daemon_goes(make_daemon: MakeDaemon) -> None:
     """A daemon that stops ends the view with a sentence on the normal screen."""
     daemon = make_daemon({"a": {}})
