@@ -244,6 +244,20 @@ def test_reader_that_leaves_early_is_no_traceback(make_daemon: MakeDaemon) -> No
     wait_for("it is stopped", lambda: daemon.status().models[0].active == 0)
 
 
+def test_a_daemon_that_died_is_not_to_be_asked_why(make_daemon: MakeDaemon) -> None:
+    """Its logs and events are named only where somebody is left to show them."""
+    daemon = make_daemon({"a": {"chunks": 100_000, "chunk_s": 0.01}})
+    process = start(daemon, "generate", "a", "x")
+    assert process.stdout
+    process.stdout.read(5)
+    daemon.signal(signal.SIGKILL)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 75
+    said, advice = errors.splitlines()[-2:]
+    assert "closed the connection" in said
+    assert "dflashctl doctor" in advice
+
+
 def test_interrupted_pull_and_doctor_are_other_processes() -> None:
     """``pull`` and ``doctor`` pass their arguments, output and status through."""
     result = subprocess.run(
