@@ -101,6 +101,16 @@ def test_an_arrow_is_no_escape(make_daemon: MakeDaemon) -> None:
         assert terminal.wait() == 0
 
 
+def test_an_empty_log_is_said_to_be_empty(make_daemon: MakeDaemon) -> None:
+    """A person who sees nothing knows why; in a pipe nothing is said beside the log."""
+    daemon = make_daemon({"a": {}})
+    with on_terminal(daemon, "logs", "a") as terminal:
+        assert terminal.wait() == 0
+    assert "the worker of a has written nothing yet" in terminal.screen
+    piped = ctl(daemon, "logs", "a")
+    assert (piped.returncode, piped.stdout, piped.stderr) == (0, "", "")
+
+
 def test_progress_stays_on_its_line(make_daemon: MakeDaemon) -> None:
     """What is wider than the terminal is cut: it would not take a second line away again."""
     name = "a-model-with-a-name-that-alone-is-nearly-as-wide-as-a-terminal-is-wide-" + "x" * 50
