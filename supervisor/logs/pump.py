@@ -34,6 +34,8 @@ class LogPump(QueueHandler):
         self.dropped = 0
         self._gap = 0
         self._descriptor = descriptor
+        self._writable = select.poll()
+        self._writable.register(descriptor, select.POLLOUT)
         self._thread = threading.Thread(target=self._run, name="log-pump", daemon=True)
         self._thread.start()
 
@@ -69,7 +71,7 @@ class LogPump(QueueHandler):
             try:
                 rest = rest[os.write(self._descriptor, rest) :]
             except BlockingIOError:  # our parent made it non-blocking
-                _ = select.select([], [self._descriptor], [], 1.0)
+                _ = self._writable.poll(1000)
             except OSError:
                 self.dropped += 1
                 return

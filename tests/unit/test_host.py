@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 import time
+import weakref
 from array import array
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -527,6 +528,17 @@ def test_host_that_is_dropped_stops() -> None:
     del answer
     gc.collect()
     until(lambda: not [t for t in threading.enumerate() if t.name == "engine"])
+
+
+def test_host_goes_though_what_made_its_engine_refers_to_it() -> None:
+    """Nothing but its users holds a host, nor its descriptors."""
+    house = House()
+    host = weakref.ref(house.host)
+    del house
+    gc.collect()
+    until(lambda: not [t for t in threading.enumerate() if t.name == "engine"])
+    gc.collect()
+    assert host() is None
 
 
 def test_host_and_a_fork_leave_each_other_alone() -> None:

@@ -45,7 +45,8 @@ class EngineThread:
         hang_s: float | None = HANG_S,
         slow_consumer_s: float = SLOW_CONSUMER_S,
     ) -> None:
-        self._make_engine = make_engine
+        # Taken out when it is called: it may refer to whoever holds us, who must be free to go.
+        self._makers = [make_engine]
         self._effects = effects
         self._on_end = on_end
         self._slow_consumer_s = slow_consumer_s
@@ -84,7 +85,8 @@ class EngineThread:
 
     def _run(self) -> None:
         try:
-            self._serve()
+            self._loop = self._make_loop()
+            self._serve(self._loop)
         except BaseException as error:  # noqa: BLE001 - this thread's border
             log.exception(line("engine_broke", error=type(error).__name__))
             self.failure = error
@@ -95,11 +97,16 @@ class EngineThread:
             self._on_end()
             self._over.close()
 
-    def _serve(self) -> None:
+    def _serve(self, loop: Loop) -> None:
+        log.info(line("engine_ready"))
+        while not loop.stopped:
+            if not loop.step() and not loop.stopped:
+                self._sleep(loop)
+
+    def _make_loop(self) -> Loop:
         self._beat()
-        engine = self._make_engine()
-        loop = Loop(
-            engine,
+        return Loop(
+            self._makers.pop()(),
             self._effects,
             clock=time.monotonic,
             pid=os.getpid(),
@@ -108,11 +115,6 @@ class EngineThread:
             aside=self._aside,
             slow_consumer_s=self._slow_consumer_s,
         )
-        self._loop = loop
-        log.info(line("engine_ready"))
-        while not loop.stopped:
-            if not loop.step() and not loop.stopped:
-                self._sleep(loop)
 
     def _beat(self) -> None:
         if self._watchdog is not None:
