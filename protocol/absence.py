@@ -10,7 +10,11 @@ from .errors import DflashError, ErrorCode
 from .paths import full_path
 
 
-class ConnectionLost(DflashError):
+class Unanswered(DflashError):
+    """The daemon itself gives no answer: no other question would get one."""
+
+
+class ConnectionLost(Unanswered):
     """The daemon closed the connection, or died: what waited for it has no answer."""
 
 
@@ -60,7 +64,7 @@ def foreign(url: str) -> DflashError:
 
 def mute(url: str) -> DflashError:
     """Something listens and says nothing."""
-    return DflashError(
+    return Unanswered(
         ErrorCode.worker_lost,
         f"the daemon at {url} does not answer: look at its log, or restart it",
         retryable=True,

@@ -67,7 +67,7 @@ class Channel:
                     await self._link.change()
                 await self._greeted.wait()
         except TimeoutError:
-            raise (absence.mute(self._url) if self._link.up else self._nobody()) from None
+            raise self._nobody() from None
         if self._refusal is not None:
             raise self._refusal
 
@@ -164,9 +164,8 @@ class Channel:
         """Fail ``pending``, which got no answer in time; unless it waits with good reason."""
         if self._link.up and not must_answer:
             return
-        error = absence.mute(self._url) if self._link.up else self._nobody()
         self._link.withdraw(frames)
-        self._fail_one(pending.id, error)
+        self._fail_one(pending.id, self._nobody())
 
     def _look(self) -> None:
         # Missed intervals, not a clock: a loop that was blocked, or a laptop that slept,
@@ -184,8 +183,13 @@ class Channel:
         self._watch = self._loop.call_later(self._interval_s, self._look)
 
     def _nobody(self) -> DflashError:
+        """Why no answer came."""
+        if self._link.up:
+            return absence.mute(self._url)
         if self._link.unauthorised:
             return absence.unauthorised(self._url)
         if self._link.broken:
             return absence.broken(self._url, has_key=self._has_key)
+        if self._link.reached:
+            return absence.mute(self._url)
         return absence.nobody(self._url)

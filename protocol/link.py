@@ -34,7 +34,8 @@ _OPTIONS = {
 }
 _HANDSHAKE_BROKEN = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _EVENTS = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    zmq.EVENT_CONNECTED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | _HANDSHAKE_BROKEN
     | zmq.EVENT_DISCONNECTED
@@ -70,6 +71,8 @@ class Link:
         self.up = False
         self.refused = False
         """Whether the last attempt to connect found nobody."""
+        self.reached = False
+        """Whether somebody listens who has not proven to be a daemon yet, or is one that hangs."""
         self.unauthorised = False
         """Whether it found a daemon that does not know our key; that is final."""
         self.broken = False
@@ -177,6 +180,7 @@ class Link:
 
     def _follow(self, event: int) -> None:
         self.refused = event == zmq.EVENT_CONNECT_RETRIED
+        self.reached = event in (zmq.EVENT_CONNECTED, zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self.broken = bool(event & _HANDSHAKE_BROKEN) or (
             self.broken and event != zmq.EVENT_HANDSHAKE_SUCCEEDED
         )

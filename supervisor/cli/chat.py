@@ -13,7 +13,7 @@ from ...protocol.sync import Client, Generation
 from ..exit_statuses import EXIT_OK
 from .connection import connected
 from .exits import sentence_of
-from .generate import sampling_of
+from .generate import end_line, sampling_of
 from .looks import write_json
 from .screen import ProgressLine, shown
 
@@ -71,6 +71,7 @@ def answered(client: Client, options: argparse.Namespace, turns: list[ChatMessag
         generation.cancel()
         sys.stderr.write("\n(stopped)")
     except DflashError as error:
+        end_line(text)
         if error.code in (ErrorCode.not_found, ErrorCode.shutting_down) or not sys.stdin.isatty():
             raise  # no further answer can be had here, or nobody is there to ask again
         progress.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -15,11 +16,12 @@ from ...protocol.paths import runtime_dir
 from ..doctor import host, model_libraries, versions
 from ..exit_statuses import EXIT_FAILED, EXIT_OK
 from .looks import write_json
-from .tables import painted
+from .tables import is_terminal, painted
 
 _MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red"}
 WIDTH = 84
+INDENT = 20
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -52,12 +54,18 @@ def examine(options: argparse.Namespace) -> Iterator[Finding]:
         yield from host.daemon(folder)
 
 
+def room() -> int:
+    """How many columns a terminal has beside the names."""
+    return shutil.get_terminal_size().columns - INDENT if is_terminal() else WIDTH
+
+
 def write(finding: Finding) -> None:
     """A paragraph: its state, what was found, and advice below it."""
-    lines = textwrap.wrap(finding.says, WIDTH) or [""]
-    advice = textwrap.wrap(f"→ {finding.advice}", WIDTH) if finding.advice else []
+    width = min(WIDTH, max(INDENT, room()))
+    lines = textwrap.wrap(finding.says, width) or [""]
+    advice = textwrap.wrap(f"→ {finding.advice}", width) if finding.advice else []
     mark = f"{_MARKS[finding.level]:8}"
     rest = f"{finding.name:11} {lines[0]}\n"
-    rest += "".join(f"{'':20}{line}\n" for line in (*lines[1:], *advice))
+    rest += "".join(f"{'':{INDENT}}{line}\n" for line in (*lines[1:], *advice))
     sys.stdout.write(painted(_COLOURS[finding.level], mark) + rest)
     sys.stdout.flush()

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from ...protocol.ask import GenerateOptions
+from ...protocol.errors import DflashError
 from ...protocol.messages import DoneBody
 from ...protocol.sync import Generation
 from ..exit_statuses import EXIT_INTERRUPTED, EXIT_OK
@@ -58,13 +59,24 @@ def sampling_of(options: argparse.Namespace) -> GenerateOptions:
 def write_stream(generation: Generation) -> str:
     """Print text as it comes, a line break at the end; returns the whole text."""
     text = ""
-    for chunk in generation:
-        text += chunk.text
-        sys.stdout.write(shown(chunk.text))
-        sys.stdout.flush()
+    try:
+        for chunk in generation:
+            text += chunk.text
+            sys.stdout.write(shown(chunk.text))
+            sys.stdout.flush()
+    except DflashError:
+        end_line(text)
+        raise
     if not text.endswith("\n"):
         sys.stdout.write("\n")
     return text
+
+
+def end_line(text: str) -> None:
+    """What is said of an answer that broke off in the middle of a line does not go on there."""
+    if text and not text.endswith("\n"):
+        sys.stdout.write("\n")
+        sys.stdout.flush()
 
 
 def write_whole(generation: Generation, *, as_json: bool) -> None:

@@ -109,4 +109,4 @@ def note(section: written.Section) -> str:
     if not section.fits:
         return "does not fit into memory: commented out"
     more = len(section.pair.others) + len(section.pair.fitting)
-    return f"{more} more drafts in its comments" if more else ""
+    return f"{more} more draft{'' if more == 1 else 's'} in its comments" if more else ""

@@ -79,8 +79,12 @@ def write_new(path: Path, text: str) -> None:
     """Write a secret to a file that was not there. Raises DaemonError."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(fd, "w") as file:
-            file.write(text)
+        try:
+            with os.fdopen(fd, "w") as file:
+                file.write(text)
+        except BaseException:
+            path.unlink()  # half a key is none, and would be in the way of the next try
+            raise
     except FileExistsError as error:
         raise DaemonError(
             f"{path} is there already: move it away, or name another file with --out"

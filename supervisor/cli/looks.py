@@ -106,7 +106,7 @@ def retried(service: ServiceStatus) -> str:
 
 
 def notes(snapshot: SnapshotBody) -> Iterator[str]:
-    """What the table has no room for: what groups save, and what is wrong and why."""
+    """What the table has no room for: what groups save, what is pinned, what is wrong and why."""
     for worker in snapshot.workers:
         if worker.saved_bytes:
             saved = amount(worker.saved_bytes, "bytes")
@@ -114,6 +114,9 @@ def notes(snapshot: SnapshotBody) -> Iterator[str]:
         if worker.reason and worker.state in ("backoff", "fatal", "lost"):
             yield f"{worker.name}: {worker.reason.splitlines()[0]}\n"
             yield from (f"  | {line}\n" for line in worker.last_lines.splitlines())
+    pinned = [model.name for model in snapshot.models if model.pinned]
+    if pinned:
+        yield f"pinned: {', '.join(pinned)}\n"
     for model in snapshot.models:
         if model.reason:
             yield f"{model.name}: {model.reason.splitlines()[0]}\n"

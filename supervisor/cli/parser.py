@@ -65,10 +65,30 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     return top
 
 
-def chosen_in(arguments: Sequence[str]) -> str | None:
-    """The command in a command line, None where it takes a parser to say."""
+def named_in(arguments: Sequence[str]) -> str | None:
+    """The word where the command stands; empty if there is none, None if its place is not known."""
     place = 0
     while arguments[place : place + 1] and arguments[place] in VALUED:
         place += 2
-    name = arguments[place] if place < len(arguments) else ""
+    if place >= len(arguments):
+        return "" if place == len(arguments) else None
+    return None if arguments[place].startswith("-") else arguments[place]
+
+
+def chosen_in(arguments: Sequence[str]) -> str | None:
+    """The command in a command line, None where it takes a parser to say."""
+    name = named_in(arguments)
     return name if name in HOMES else None
+
+
+def mistaken(arguments: Sequence[str]) -> str:
+    """What is wrong with the command of a command line; argparse would list them all on a line."""
+    name = named_in(arguments)
+    if name is None or name in HOMES:
+        return ""
+    if not name:
+        return "a command is missing"
+    from difflib import get_close_matches  # takes time, and most names are right
+
+    close = get_close_matches(name, HOMES, n=1)
+    return f"no command is called {name}" + (f"; did you mean {close[0]}?" if close else "")

@@ -13,11 +13,17 @@ from types import ModuleType
 
 from ...protocol.errors import DflashError
 from ..errors import ConfigError
-from ..exit_statuses import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NO_DAEMON
+from ..exit_statuses import (
+    EXIT_CONFIGURATION,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_NO_DAEMON,
+    EXIT_USAGE,
+)
 from .advice import advice_of, advice_without_daemon
 from .completion import ASKED_BY_A_SHELL, answer_the_shell
 from .exits import NoDaemon, sentence_of, status_of
-from .parser import HOMES, chosen_in, parser
+from .parser import HOMES, chosen_in, mistaken, parser
 
 STREAMS = (
     ("stdin", "r", "surrogateescape"),  # what is no text is refused where it is sent
@@ -32,6 +38,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if ASKED_BY_A_SHELL in os.environ:
         answer_the_shell(parser())
     words = sys.argv[1:] if arguments is None else arguments
+    if sentence := mistaken(words):
+        return complain(sentence, EXIT_USAGE, "`dflashctl --help` lists the commands")
     options = parser(chosen_in(words)).parse_args(words)
     try:
         status = call(options)

@@ -26,6 +26,13 @@ def amount(count: float, unit: str) -> str:
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
+def progress(done: int, total: int, unit: str) -> str:
+    """How far something is: the unit once."""
+    if not total:
+        return amount(done, unit) if done else ""
+    return f"{amount(done, unit if unit == 'bytes' else '')} of {amount(total, unit)}"
+
+
 def columns() -> int:
     """How wide the terminal behind stderr is."""
     return os.get_terminal_size(sys.stderr.fileno()).columns or 80
@@ -55,9 +62,8 @@ class ProgressLine:
         elif event.name == "state":
             self.say(f"{event.model}: {event.stage}", event.stage)
         else:
-            whole = f" of {amount(event.total, event.unit)}" if event.total else ""
-            done = f" {amount(event.done, event.unit)}{whole}" if event.done or event.total else ""
-            self.say(f"{event.model}: {event.stage}{done}", event.stage)
+            far = progress(event.done, event.total, event.unit)
+            self.say(f"{event.model}: {event.stage} {far}".rstrip(), event.stage)
 
     def say(self, text: str, stage: str | None = None) -> None:
         """Show a text, perhaps as the next one of the same stage."""

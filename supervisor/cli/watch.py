@@ -44,13 +44,16 @@ def logs(options: argparse.Namespace) -> int:
     """Show the log of a model's worker, and with ``--follow`` what it writes."""
     with asking(options) as daemon:
         told = daemon.logs(options.model, lines=options.lines, follow=options.follow)
-        tell_log(options, told)
+        if not tell_log(options, told) and options.lines and sys.stderr.isatty():
+            sys.stderr.write(f"the worker of {options.model} has written nothing yet\n")
     return EXIT_OK
 
 
-def tell_log(options: argparse.Namespace, told: Iterable[LogText]) -> None:
-    """Write each piece as it comes."""
+def tell_log(options: argparse.Namespace, told: Iterable[LogText]) -> bool:
+    """Write each piece as it comes; whether there was anything."""
+    written = False
     for piece in told:
+        written = written or bool(piece.text)
         if piece.missed_bytes:
             gap = f"{piece.missed_bytes} bytes were missed: the log was cut meanwhile"
             sys.stderr.write(f"dflashctl: {gap}\n")
@@ -60,6 +63,7 @@ def tell_log(options: argparse.Namespace, told: Iterable[LogText]) -> None:
             sys.stdout.write(shown(piece.text))
         if options.follow:
             sys.stdout.flush()
+    return written
 
 
 def metrics(options: argparse.Namespace) -> int:

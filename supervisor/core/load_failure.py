@@ -79,6 +79,7 @@ def refuse(s: State, model: Model, now: float, code: ErrorCode, message: str) ->
 def forgive(s: State, model: Model) -> None:
     """An operator's word clears earlier failures, of the model and of its worker."""
     model.failures.clear()
+    model.reason = ""
     if model.state in (Residency.backoff, Residency.fatal):
         s.place(model, Residency.absent)
     worker = s.worker_of(model)

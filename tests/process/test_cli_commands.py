@@ -85,6 +85,28 @@ def test_status_shows_who_shares_a_worker(make_daemon: MakeDaemon) -> None:
     assert [m["memory_bytes"] > 0 for m in top["models"]] == [True, False, True]
 
 
+def test_status_shows_what_is_pinned(make_daemon: MakeDaemon) -> None:
+    """Who wonders why a model stays sees it, until it is unpinned."""
+    daemon = make_daemon({"a": {}, "b": {}})
+    assert ctl(daemon, "pin", "b").returncode == 0
+    assert "pinned: b\n" in ctl(daemon, "status").stdout
+    assert ctl(daemon, "unpin", "b").returncode == 0
+    assert "pinned" not in ctl(daemon, "status").stdout
+
+
+def test_a_key_file_that_cannot_be_written_is_not_there(tmp_path: Path) -> None:
+    """Half a key would be in the way of the next try, once there is room on the disk."""
+    (file := tmp_path / "d.toml").write_text('[daemon]\nstate_dir = "state"\n')
+    keys = " ".join((*CTL, "keys"))
+    script = f"{keys} list --config {file} && ulimit -f 0 && exec {keys} new x --config {file}"
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 5, done.stderr
+    assert "x.key cannot be written" in done.stderr
+    assert not (tmp_path / "x.key").exists()
+
+
 def test_generate_streams_or_prints_the_whole(shared_daemon: DaemonProcess) -> None:
     """The text is the same streamed, whole, and as JSON with statistics."""
     text = "word " * 5
@@ -105,7 +127,8 @@ def test_generate_streams_or_prints_the_whole(shared_daemon: DaemonProcess) -> N
         (("generate", "a", "x", "--temperature", "-1"), 5, "temperature"),
         (("generate", "broken", "x"), 1, "load_failed"),
         (("generate", "a"), 2, "PROMPT"),
-        (("nonsense",), 2, "invalid choice"),
+        (("stauts",), 2, "no command is called stauts; did you mean status?"),
+        ((), 2, "a command is missing"),
     ],
 )
 def test_errors_are_one_sentence_with_a_stable_status(
@@ -219,6 +242,20 @@ def test_reader_that_leaves_early_is_no_traceback(make_daemon: MakeDaemon) -> No
     assert "Error" not in errors
     process.stderr.close()
     wait_for("it is stopped", lambda: daemon.status().models[0].active == 0)
+
+
+def test_a_daemon_that_died_is_not_to_be_asked_why(make_daemon: MakeDaemon) -> None:
+    """Its logs and events are named only where somebody is left to show them."""
+    daemon = make_daemon({"a": {"chunks": 100_000, "chunk_s": 0.01}})
+    process = start(daemon, "generate", "a", "x")
+    assert process.stdout
+    process.stdout.read(5)
+    daemon.signal(signal.SIGKILL)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 75
+    said, advice = errors.splitlines()[-2:]
+    assert "closed the connection" in said
+    assert "dflashctl doctor" in advice
 
 
 def test_interrupted_pull_and_doctor_are_other_processes() -> None:

@@ -86,7 +86,9 @@ def test_a_draft_that_only_fits_is_proposed_not_taken(tmp_path: Path) -> None:
     """Another fine-tune of the same shape gets the draft as a comment that says the risk."""
     keep(tmp_path, "Qwen/Qwen3-4B-Instruct-2507", TARGET)
     keep(tmp_path, "z-lab/Qwen3-4B-DFlash-b16", DRAFT)
-    assert init(tmp_path).returncode == 0
+    done = init(tmp_path)
+    assert done.returncode == 0
+    assert "1 more draft in its comments" in done.stdout
     check(tmp_path)
     text = (tmp_path / "dflashd.toml").read_text()
     assert "draft" not in tomllib.loads(text)["models"]["qwen3-4b-instruct-2507"]

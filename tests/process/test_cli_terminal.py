@@ -101,6 +101,16 @@ def test_an_arrow_is_no_escape(make_daemon: MakeDaemon) -> None:
         assert terminal.wait() == 0
 
 
+def test_an_empty_log_is_said_to_be_empty(make_daemon: MakeDaemon) -> None:
+    """A person who sees nothing knows why; in a pipe nothing is said beside the log."""
+    daemon = make_daemon({"a": {}})
+    with on_terminal(daemon, "logs", "a") as terminal:
+        assert terminal.wait() == 0
+    assert "the worker of a has written nothing yet" in terminal.screen
+    piped = ctl(daemon, "logs", "a")
+    assert (piped.returncode, piped.stdout, piped.stderr) == (0, "", "")
+
+
 def test_progress_stays_on_its_line(make_daemon: MakeDaemon) -> None:
     """What is wider than the terminal is cut: it would not take a second line away again."""
     name = "a-model-with-a-name-that-alone-is-nearly-as-wide-as-a-terminal-is-wide-" + "x" * 50
@@ -130,6 +140,21 @@ def test_errors_move_no_cursor(make_daemon: MakeDaemon) -> None:
         assert terminal.wait() == 1
     assert "]0;titlesuch model" in terminal.screen
     assert "\x1b]0" not in terminal.screen
+
+
+@pytest.mark.parametrize("command", [("generate", "a", "x"), ("chat", "a")])
+def test_an_error_begins_a_line(make_daemon: MakeDaemon, command: tuple[str, ...]) -> None:
+    """What went wrong in the middle of an answer is not glued to the answer's last word."""
+    daemon = make_daemon({"a": {"chunks": 9, "fail_after": 2}})
+    with on_terminal(daemon, *command) as terminal:
+        if command[0] == "chat":
+            terminal.until("> ")
+            terminal.press("hello\n")
+        terminal.until("dflashctl: ")
+        if command[0] == "chat":
+            terminal.press("/exit\n")
+        terminal.wait()
+    assert "word word \r\ndflashctl: " in terminal.screen
 
 
 def test_top_says_when_the_daemon_goes(make_daemon: MakeDaemon) -> None:

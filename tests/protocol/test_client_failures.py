@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from dflashd.protocol import AsyncClient, Client, DflashError, ErrorCode, absence
 from dflashd.protocol.errors import Malformed
 from dflashd.protocol.messages import Cancel, Generate, Hello, Shutdown, Spawn
+from dflashd.protocol.paths import Endpoints
 
 from .scripted_daemon import WAIT_S, ScriptedDaemon
 from .test_async_client import run
@@ -151,6 +153,24 @@ def test_daemon_that_never_welcomes_is_a_clear_error(daemon: ScriptedDaemon) -> 
         assert failed.value.code is ErrorCode.worker_lost
 
     asyncio.run(asyncio.wait_for(scenario(), WAIT_S))
+
+
+@pytest.mark.parametrize("wait_s", [0, None])
+def test_process_that_is_stopped_listens_all_the_same(
+    runtime_dir: Path, wait_s: float | None
+) -> None:
+    """A daemon that hangs before it greets is not called absent: to start one would not help."""
+
+    async def scenario() -> None:
+        client = AsyncClient(runtime_dir, timeout_s=0.3, wait_s=wait_s)
+        with pytest.raises(DflashError, match="does not answer") as failed:
+            await client.open()
+        assert failed.value.code is ErrorCode.worker_lost
+
+    with socket.socket(socket.AF_UNIX) as listener:  # the kernel accepts, as for SIGSTOP
+        listener.bind(str(Endpoints(runtime_dir).requests).removeprefix("ipc://"))
+        listener.listen()
+        asyncio.run(asyncio.wait_for(scenario(), WAIT_S))
 
 
 def test_request_that_is_not_accepted_fails_in_time(daemon: ScriptedDaemon) -> None:

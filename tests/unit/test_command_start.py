@@ -72,6 +72,29 @@ def test_a_terminal_needs_rich_for_what_it_cannot_hold(columns: int, needed: boo
     assert done.stdout.splitlines()[-1] == str(needed)
 
 
+def test_findings_of_the_doctor_fit_the_terminal() -> None:
+    """A narrow terminal does not fold lines that are folded already; a pipe has one width."""
+    code = (
+        "import sys; from dflashd.supervisor.cli.doctor import write;"
+        "from dflashd.protocol.finding import Finding;"
+        "sys.stdout.isatty = lambda: {terminal};"
+        "write(Finding(name='blas', says='some words ' * 20, level='note', advice='do it ' * 20))"
+    )
+    longest = {}
+    for terminal, columns in ((True, "50"), (True, "200"), (False, "50")):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(terminal=terminal)],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={"TERM": "xterm", "COLUMNS": columns, "LINES": "40", "NO_COLOR": "1"},
+        )
+        longest[terminal, columns] = max(map(len, done.stdout.splitlines()))
+    assert longest[True, "50"] <= 50
+    assert 80 < longest[True, "200"] == longest[False, "50"] <= 104
+
+
 def test_the_short_parser_takes_what_the_whole_one_takes() -> None:
     """Only the chosen command's arguments are made, and only where it is sure which that is."""
     from dflashd.supervisor.cli.parser import chosen_in, parser

@@ -14,6 +14,7 @@ from dflashd.protocol.messages import (
     Failed,
     Generate,
     Load,
+    LoadFailed,
     Reload,
     Reloaded,
     Retire,
@@ -218,6 +219,19 @@ def test_load_that_was_not_ordered_yet_is_reckoned_anew() -> None:
     bench.file_is({"a": structs.replace(SECTION, target="u")})
     model = bench.core.state.models["a"]
     assert (model.state, model.facts) == ("loading", bench.facts)
+
+
+def test_mended_model_is_blamed_no_more() -> None:
+    """Why the old settings could not be loaded is not shown of the new ones."""
+    bench = Owner()
+    bench.generate(b"r")
+    bench.start()
+    bench.says(LoadFailed(epoch=1, model="a", code=ErrorCode.unsupported, message="no such draft"))
+    model = bench.core.state.models["a"]
+    assert (model.state, model.reason) == ("fatal", "no such draft")
+    bench.ask()
+    bench.file_is({"a": structs.replace(SECTION, target="u")})
+    assert (model.state, model.reason) == ("absent", "")
 
 
 def test_reload_undoes_no_retire() -> None:

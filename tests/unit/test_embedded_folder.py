@@ -203,9 +203,11 @@ def test_the_command_prints_the_folder(smollm2_folder: Path, capfd: pytest.Captu
 def test_the_command_refuses_what_it_does_not_know(
     arguments: list[str], sentence: str, capfd: pytest.CaptureFixture[str]
 ):
-    """Another name is status 1 and one sentence."""
+    """Another name is status 1 and one sentence, in the name of the command that was typed."""
     assert pull.main(arguments) == 1
-    assert sentence in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert said.startswith("dflashctl: ")
+    assert sentence in said
 
 
 def test_the_command_lists_what_is_embedded(capfd: pytest.CaptureFixture[str]):

