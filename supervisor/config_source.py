@@ -37,6 +37,8 @@ class ConfigSource:
         self._path = None if path is None else path.absolute()
         self._watch = FileWatch(self._path)
         self._is_looked_at = False
+        self.problem = ""
+        """Why the file as it is now is not in effect; empty if it is, or was not read again."""
         self.current: Config = Config() if self._path is None else load(self._path)
 
     def look(self, changed: Callable[[], None]) -> None:
@@ -61,13 +63,19 @@ class ConfigSource:
     def read(self, question: ReadConfig, deliver: Callable[[Answer], None]) -> None:
         """Read the file, or the text that is given in its place; ``deliver`` gets the outcome."""
         current = self.current
+        is_to_be_in_effect = not (question.dry_run or question.body)
 
         def work() -> Answer:
-            if not (question.dry_run or question.body):
+            if is_to_be_in_effect:
                 self._watch.read_now()
             return self._answer(question, current)
 
-        detached("read-config", work, deliver)
+        def end(answer: Answer) -> None:
+            if is_to_be_in_effect and self._path is not None:
+                self.problem = _problem(self._path, answer)
+            deliver(answer)
+
+        detached("read-config", work, end)
 
     def _answer(self, question: ReadConfig, current: Config) -> Answer:
         try:
@@ -98,3 +106,10 @@ class ConfigSource:
         if not is_regular:  # a pipe is empty the second time, and may block
             raise ConfigError(f"{path} is no regular file, so it cannot be read a second time")
         return str(path), load(path)
+
+
+def _problem(path: Path, answer: Answer) -> str:
+    if not isinstance(answer, ConfigRefused):
+        return ""
+    why = answer.reason.splitlines()[0]
+    return f"{path} is refused, what was read before stays in effect: {why}"

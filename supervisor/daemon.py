@@ -160,7 +160,7 @@ class Daemon:
             lookout=lookout,
             on_stop=self._stopped.set,
             services=lambda: tuple(each.status() for each in (self._gateway, self._tcp) if each),
-            problems=lambda: tuple(filter(None, [registry.problem])),
+            problems=lambda: tuple(filter(None, [registry.problem, self._configs.problem])),
         )
 
     def _core(self) -> Core:

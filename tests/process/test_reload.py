@@ -221,6 +221,8 @@ def test_unusable_file_changes_nothing_and_says_why(make_daemon: MakeDaemon, tex
         assert str(daemon.config) in result.stderr
         daemon.signal(signal.SIGHUP)
         logged(daemon, "config_refused", 2)
+        [problem] = client.status().problems
+        assert f"{daemon.config} is refused" in problem
         assert pid_of(client, "a") == pid
         daemon.config.unlink()
         assert "cannot be read" in ctl(daemon, "reload").stderr
@@ -281,6 +283,7 @@ def test_watched_file_is_reloaded_when_it_changes(make_daemon: MakeDaemon) -> No
         logged(daemon, "config_refused")
         write(daemon, {"a": ""}, watch_config=False)
         wait_for("b is gone", lambda: len(client.status().models) == 1)
+        assert client.status().problems == ()
         write(daemon, {"a": "", "c": ""})
         assert pid_of(client, "a") == pid
         assert daemon.log.read_text().count("config_refused") == 1
