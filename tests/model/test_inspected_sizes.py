@@ -65,13 +65,14 @@ def test_a_tiny_pair_takes_what_its_files_say(tmp_path: Path) -> None:
 
 def test_a_real_worker_stays_within_its_reservation(short_dir: Path, smollm2_folder: Path) -> None:
     """The embedded pair's worker holds its weights as estimated, and all in all no more."""
-    body = LoadBody(target="smollm2-135m", draft="smollm2-135m-dflash")
+    body = LoadBody(target="smollm2-135m", draft="smollm2-135m-dflash", prefill_chunk_tokens=256)
     found = facts_of(body)
     weights = sum(part.size_bytes for part in found.weights)
     config = short_dir / "config.toml"
     config.write_text(
         f'[daemon]\nruntime_dir = "{short_dir / "run"}"\nstate_dir = "{short_dir / "state"}"\n'
         f'[models.pair]\ntarget = "{body.target}"\ndraft = "{body.draft}"\n'
+        f"prefill_chunk_tokens = {body.prefill_chunk_tokens}\n"
     )
     daemon = Daemon(config, runtime_dir=short_dir / "run", log=short_dir / "daemon.log")
     with daemon, daemon.client() as client:
@@ -86,6 +87,6 @@ def test_a_real_worker_stays_within_its_reservation(short_dir: Path, smollm2_fol
 
         held = wait_for("a measurement of the whole process", lambda: seen(weights))
         assert 0.9 * held < PROCESS_BYTES + weights + found.cast_bytes < 1.5 * held
-        client.generate("pair", "Count to ten. " * 150, max_tokens=30).wait()
+        client.generate("pair", "Count to ten. " * 75, max_tokens=16).wait()
         after = wait_for("a measurement with a filled cache", lambda: seen(held))
         assert after < PROCESS_BYTES + weights + found.own_bytes
