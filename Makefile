@@ -22,7 +22,7 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	@$(PY) -m dflashd.worker.pull smollm2-135m > /dev/null
-	@$(PY) -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	@$(VENV)/bin/ruff check .

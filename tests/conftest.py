@@ -29,12 +29,19 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, so that none of them is what everybody waits for at last.
+    """Files with slow tests come first, so that none of them is what everybody waits for at last;
+    a folder's in turn with another's, since those of some compute and those of others wait.
 
     Within a file the order stays; every process of a parallel run comes to the same one.
     """
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: -slow[item.path])
+    files = sorted({item.path for item in items}, key=lambda path: (-slow[path], path))
+    turns = Counter[Path]()
+    place: dict[Path, tuple[bool, int]] = {}
+    for path in files:
+        place[path] = (not slow[path], turns[path.parent])
+        turns[path.parent] += 1
+    items.sort(key=lambda item: (place[item.path], item.path))
 
 
 def pytest_collection_finish() -> None:

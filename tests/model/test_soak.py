@@ -22,7 +22,7 @@ from .families import HYBRIDS, MEMBERS, Family, make_member, make_members_draft
 
 pytestmark = pytest.mark.slow
 
-OPERATIONS = 100
+OPERATIONS = 80
 TOKENS = 24
 AT_ONCE = 8
 PROMPTS = ((77, 3, 21, 40, 5), (12, 7, 30, 61, 8, 9, 10, 11, 12), (99, 98, 97))
@@ -209,5 +209,5 @@ def test_random_operations_leave_nothing(members: dict[str, Member], seed: int) 
         assert not GUARD.owners()
         assert mx.get_active_memory() <= 1.02 * active_bytes + 1024
         assert resident_bytes() <= 1.02 * start_bytes
-        assert soak.seen["equal"] >= 20, soak.seen
+        assert soak.seen["equal"] >= 15, soak.seen
         assert {"cancelled", "shutting_down", "not_found"} <= set(soak.seen), soak.seen
