@@ -102,7 +102,7 @@ def test_exact_hit_repeats_the_cold_run(folder: Path, sampling: Sampling, specul
 
 @pytest.mark.parametrize("sampling", [Sampling(), SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("speculation", ["auto", "off"])
-@pytest.mark.parametrize("shared", [33, 64, 149])
+@pytest.mark.parametrize("shared", [33, 149])
 def test_aligned_hit_equals_any_cold_run(
     folder: Path, sampling: Sampling, speculation: str, shared: int
 ) -> None:

@@ -25,7 +25,7 @@ from ..process.daemon_process import is_alive, wait_for
 
 pytestmark = pytest.mark.slow
 
-TOKENS = 8
+TOKENS = 6
 MODELS = {"three": "smollm2-135m-dflash", "one": "smollm2-135m-dflash-1l"}
 CHAT_EACH = 5
 """Of so many prompts one is a chat, whose template alone is thirty tokens."""
