@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def demo(smollm2_folder: Path) -> subprocess.CompletedProcess[str]:
     """One short run of the demo, as a user without a terminal sees it."""
     return subprocess.run(
-        [sys.executable, "examples/demo.py", "--json", "--tokens", "8"],
+        [sys.executable, "examples/demo.py", "--json", "--tokens", "16"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -46,7 +46,7 @@ def test_its_json_tells_what_it_saw(account: dict[str, Any]):
     assert names == ["smollm2-135m", "smollm2-135m-1l"]
     for model in account["models"]:
         assert model["engine"] == "dflash"
-        assert 0 < model["tokens"] <= 8
+        assert 0 < model["tokens"] <= 16
         assert model["tokens_per_s"] > 0
         assert model["plain_tokens_per_s"] > 0
         assert model["acceptance_length_tokens"] >= 1

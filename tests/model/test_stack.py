@@ -142,7 +142,7 @@ def test_two_models_answer_at_the_same_time(client: Client):
     for name in MODELS:
         client.spawn(name)  # another test may have killed it
     before = client.status()
-    running = {name: ask(client, name, "Count to twenty.", TOKENS) for name in MODELS}
+    running = {name: ask(client, name, "Count to twenty.", 30) for name in MODELS}
     assert {model.active for model in client.status().models} == {1}
     answers = {name: generation.wait() for name, generation in running.items()}
     after = client.status()
