@@ -332,7 +332,7 @@ def test_cache_is_shown_and_emptied(make_daemon: MakeDaemon) -> None:
 
 def test_cache_question_fails_when_its_worker_dies(make_daemon: MakeDaemon) -> None:
     """A worker that never answers and then dies ends the question with worker_lost."""
-    daemon = make_daemon({"a": {"deaf": True}}, pong_timeout_s=2)
+    daemon = make_daemon({"a": {"deaf": True}}, pong_timeout_s=5)
     assert ctl(daemon, "spawn", "a").returncode == 0
     asked = ctl(daemon, "cache", "a")
     assert asked.returncode == 75
