@@ -13,9 +13,9 @@ from ...protocol.sync import Client, Generation
 from ..exit_statuses import EXIT_OK
 from .connection import connected
 from .exits import sentence_of
-from .generate import end_line, sampling_of
+from .generate import AnswerText, sampling_of
 from .looks import write_json
-from .screen import ProgressLine, shown
+from .screen import ProgressLine
 
 LEAVE = ("/exit", "/quit")
 
@@ -61,17 +61,13 @@ def answered(client: Client, options: argparse.Namespace, turns: list[ChatMessag
     generation = client.generate(options.model, on_event=progress, **sampling)
     if options.json:
         return whole(generation, progress)
-    text = ""
+    answer = AnswerText()
     try:
-        for chunk in generation:
-            text += chunk.text
-            sys.stdout.write(shown(chunk.text))
-            sys.stdout.flush()
+        answer.write(generation)
     except KeyboardInterrupt:
         generation.cancel()
         sys.stderr.write("\n(stopped)")
     except DflashError as error:
-        end_line(text)
         if error.code in (ErrorCode.not_found, ErrorCode.shutting_down) or not sys.stdin.isatty():
             raise  # no further answer can be had here, or nobody is there to ask again
         progress.clear()
@@ -80,7 +76,7 @@ def answered(client: Client, options: argparse.Namespace, turns: list[ChatMessag
         progress.clear()
     sys.stdout.write("\n")
     sys.stdout.flush()
-    return text
+    return answer.text
 
 
 def whole(generation: Generation, progress: ProgressLine) -> str:

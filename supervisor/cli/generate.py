@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import final
 
 from ...protocol.ask import GenerateOptions
 from ...protocol.errors import DflashError
@@ -56,27 +57,33 @@ def sampling_of(options: argparse.Namespace) -> GenerateOptions:
     }
 
 
-def write_stream(generation: Generation) -> str:
-    """Print text as it comes, a line break at the end; returns the whole text."""
-    text = ""
-    try:
-        for chunk in generation:
-            text += chunk.text
-            sys.stdout.write(shown(chunk.text))
-            sys.stdout.flush()
-    except DflashError:
-        end_line(text)
-        raise
-    if not text.endswith("\n"):
-        sys.stdout.write("\n")
-    return text
+@final
+class AnswerText:
+    """The text of an answer, printed as it comes; ``text`` is what came so far."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, generation: Generation) -> None:
+        """Print until the end. What is said of an answer that fails begins a line."""
+        try:
+            for chunk in generation:
+                self.text += chunk.text
+                sys.stdout.write(shown(chunk.text))
+                sys.stdout.flush()
+        except DflashError:
+            if self.text and not self.text.endswith("\n"):
+                sys.stdout.write("\n")
+                sys.stdout.flush()
+            raise
 
 
-def end_line(text: str) -> None:
-    """What is said of an answer that broke off in the middle of a line does not go on there."""
-    if text and not text.endswith("\n"):
+def write_stream(generation: Generation) -> None:
+    """Print the answer as it comes, a line break at the end."""
+    answer = AnswerText()
+    answer.write(generation)
+    if not answer.text.endswith("\n"):
         sys.stdout.write("\n")
-        sys.stdout.flush()
 
 
 def write_whole(generation: Generation, *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ...protocol.key_file import Z85Key
 from ..errors import KeyRefused
-from .key_name import KeyName, checked_name
+from .key_name import KeyName, checked_name, taken_out
 from .private_file import changing, read_value, write_value
 
 NAME = "clients.json"
@@ -56,10 +56,6 @@ def allow(folder: Path, name: str, public: str, role: Role) -> ClientKey:
 def revoke(folder: Path, name: str) -> ClientKey:
     """Let a key in no more. Raises KeyRefused or UnsafeFile."""
     with changing(folder):
-        keys = client_keys(folder)
-        for key in keys:
-            if key.name == name:
-                write_value(folder / NAME, tuple(other for other in keys if other is not key))
-                return key
-    known = ", ".join(key.name for key in keys) or "none"
-    raise KeyRefused(f"there is no key {name} (there are: {known})")
+        key, others = taken_out(client_keys(folder), name, "key")
+        write_value(folder / NAME, others)
+    return key

@@ -17,7 +17,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from ..errors import KeyRefused
-from .key_name import KeyName, checked_name
+from .key_name import KeyName, checked_name, taken_out
 from .private_file import changing, read_value, write_value
 
 NAME = "http.json"
@@ -57,13 +57,9 @@ def new_http_key(folder: Path, name: str) -> str:
 def revoke_http_key(folder: Path, name: str) -> HttpKey:
     """Let a key in no more. Raises KeyRefused or UnsafeFile."""
     with changing(folder):
-        keys = http_keys(folder)
-        for key in keys:
-            if key.name == name:
-                write_value(folder / NAME, tuple(other for other in keys if other is not key))
-                return key
-    known = ", ".join(key.name for key in keys) or "none"
-    raise KeyRefused(f"there is no HTTP key {name} (there are: {known})")
+        key, others = taken_out(http_keys(folder), name, "HTTP key")
+        write_value(folder / NAME, others)
+    return key
 
 
 def holder(keys: Iterable[HttpKey], text: str) -> HttpKey | None:
