@@ -28,11 +28,14 @@ import mlx.core as mx
 a, b = mx.ones((64, 1024)), mx.ones((1024, 1024))
 mx.eval(a, b)
 right = bool((a @ b == 1024).all())
-start = time.perf_counter()
-mx.eval(a @ b)
+spent = []
+for _ in range(5):  # of processor time the least: a busy machine takes its own share
+    start = time.process_time()
+    mx.eval(a @ b)
+    spent.append(time.process_time() - start)
 print(json.dumps({"name": report.name, "active": report.active, "reason": report.reason,
     "threads": report.threads, "core": report.core, "version": report.version, "right": right,
-    "seconds": time.perf_counter() - start}))
+    "seconds": min(spent)}))
 """
 
 
